@@ -166,6 +166,10 @@ class EdgeEstablisher:
         record = self._records.get(edge_id)
         return None if record is None else record.snapshot()
 
+    def local_records(self) -> list[LocalEdgeRecord]:
+        """A snapshot of every edge this node has or had an end of, in ascending edge id."""
+        return [self._records[edge_id].snapshot() for edge_id in sorted(self._records)]
+
     # --- one method per event ---
 
     def _provision(self, event: ProvisionTx | ProvisionRx) -> None:

@@ -219,6 +219,7 @@ def test_any_events_lead_where_a_plain_reading_of_the_seed_leads(observed):
                 assert (record.state, record.ring_id) == (row.state, row.ring)
                 assert record.lease_request_id == record.local_edge_actor == row.number
                 assert record.peer_node_id == getattr(row.provision, "consumer_node_id", None)
+    assert [record.edge_id for record in establisher.local_records()] == sorted(plain.rows)
 
 
 @settings(max_examples=50, deadline=None)
