@@ -16,17 +16,22 @@ class ChainRefusal(StrEnum):
     PAYLOAD_INVALID = "payload_invalid"
     RESERVED = "reserved"
     KEY_REUSED = "key_reused"
+    ENTRY_INVALID = "entry_invalid"
     OVERLOADED = "overloaded"
 
 
 class ChainRecord(Record, frozen=True):
-    """One link. `time_ms` Unix milliseconds; hashes are SHA-256, lower-case hex; `payload` canonical JSON bytes."""
+    """One link. `time_ms` Unix milliseconds; hashes are SHA-256, lower-case hex; `payload` canonical JSON bytes.
+
+    `hash` covers every other field, the payload through `payload_hash` (`actors.chain.record`).
+    """
 
     sequence: int
     chain_id: str
     time_ms: int
     prev_hash: str
     hash: str
+    payload_hash: str
     source: str
     kind: str
     payload: bytes
@@ -72,7 +77,10 @@ class Records(Message, frozen=True):
 
 
 class Tail(Request[Records], frozen=True):
-    """The newest `count` records (1..1000), oldest first; with `after`, those with a greater sequence instead."""
+    """The newest `count` records (1..1000), oldest first; with `after`, the first `count` of a greater sequence.
+
+    Fewer come when their payloads together would not fit a message; one always comes if there is one.
+    """
 
     count: int = 20
     after: int | None = None
@@ -121,10 +129,15 @@ ChainMessage = Append | AppendAll | Tail | Show | Verify | GetHead
 
 
 class StoredHead(Message, frozen=True):
-    """`records` is 0 for a chain that has no genesis yet."""
+    """`records` is 0 for a chain that has no genesis yet.
+
+    `torn_tail`: bytes at the end of the log that a crash left incomplete and that were dropped on opening; nothing of
+    them had been answered.
+    """
 
     records: int
     last: ChainRecord | None
+    torn_tail: int = 0
 
 
 class OpenChain(Request[StoredHead], frozen=True):
@@ -144,19 +157,31 @@ class WriteRecords(Request[Written], frozen=True):
 
 
 class ReadRecords(Request[Records], frozen=True):
-    """Up to `limit` records with a sequence above `after`, in order."""
+    """Up to `limit` records with a sequence above `after`, in order; fewer when their payloads are large.
+
+    Records before an unreadable one are answered; when the first is unreadable the port refuses `damaged`.
+    """
 
     after: int
     limit: int
 
 
 class FindRecord(Request[Records], frozen=True):
-    """By idempotency key within a source, by exact sequence or by hash prefix."""
+    """By exact sequence or by hash prefix (at most 10)."""
 
-    source: str | None = None
-    idempotency_key: str | None = None
     sequence: int | None = None
     hash_prefix: str | None = None
 
 
-ChainStoreMessage = OpenChain | WriteRecords | ReadRecords | FindRecord
+class RecordKey(Record, frozen=True):
+    source: str
+    idempotency_key: str
+
+
+class FindKeys(Request[Records], frozen=True):
+    """The records that hold one of these keys, in any order; a key without a record is left out."""
+
+    keys: list[RecordKey]
+
+
+ChainStoreMessage = OpenChain | WriteRecords | ReadRecords | FindRecord | FindKeys
