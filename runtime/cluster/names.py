@@ -1,0 +1,50 @@
+"""Names of processes and nodes: one strict pattern, refused and never rewritten (messages/base.py, `NodeName`).
+
+A name becomes a folder, a socket file and the first part of an address, so two names that look or fold alike, or that
+hide a path, must not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from messages.base import NodeName
+from runtime.cluster.fault import invalid
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+
+
+class Role(StrEnum):
+    """What a process of the directory is. An operator's key has no process: it signs and dials."""
+
+    ROOT = "root"
+    CHAIN = "chain"
+    GATE = "gate"
+    CONTROLLER = "controller"
+    NODE = "node"
+    OPERATOR = "operator"
+
+
+SIGNER = "signer"
+"""File name of the key that signs packages; it belongs to no process."""
+
+RESERVED = frozenset({*(role.value for role in Role), SIGNER})
+
+
+def check_name(text: str, what: str) -> NodeName:
+    """`text` as a name. Raises `ClusterFault` (`invalid`) naming `what`; nothing is folded or trimmed."""
+    if _NAME.fullmatch(text) is None:
+        raise invalid(
+            f"{what} {text!r} is not a name: 1 to 63 lower-case letters, digits and hyphens, with a letter or digit "
+            "at both ends"
+        )
+    return NodeName(text)
+
+
+def check_node_name(text: str) -> NodeName:
+    """A name that a node may have: not one that the cluster's own processes and keys use."""
+    name = check_name(text, "node name")
+    if name in RESERVED:
+        raise invalid(f"node name {text!r} is taken by the cluster itself (reserved: {', '.join(sorted(RESERVED))})")
+    return name
