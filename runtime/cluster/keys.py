@@ -102,15 +102,17 @@ def read_key(path: Path) -> SecretSeed:
         raise ClusterFault(ClusterFaultCode.NOT_FOUND, f"key file {path} does not exist") from None
     except OSError as error:
         raise ClusterFault(ClusterFaultCode.UNSAFE, f"key file {path} cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ClusterFault(ClusterFaultCode.UNSAFE, f"key file {path} is not a regular file")
         if status.st_mode & 0o077:
             raise ClusterFault(
                 ClusterFaultCode.UNSAFE, f"key file {path} can be read or written by others: chmod 600 {path}"
             )
-        text = file.read(2 * SEED_BYTES + 2).decode("ascii", "replace")
+        text = os.read(descriptor, 2 * SEED_BYTES + 2).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)
     text = text.removesuffix("\n")
     if _HEX.fullmatch(text) is None:
         raise invalid(f"key file {path} does not hold a seed of 64 lower-case hexadecimal digits")

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from messages.engine import TrustTier
+from runtime.cluster import (
+    ClusterFault,
+    ClusterFaultCode,
+    NodeSettings,
+    Role,
+    init_cluster,
+    load_cluster,
+    update_cluster,
+)
+from runtime.cluster.settings import parse_settings, render_settings
+
+
+def fault_of(call, *arguments, **options) -> ClusterFault:
+    with pytest.raises(ClusterFault) as caught:
+        call(*arguments, **options)
+    return caught.value
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_new_cluster_loads_as_it_was_made(make) -> None:
+    made = make(nodes=("attic", NodeSettings(name="shed", tier=TrustTier.PINNED, facts=("feed.csi",))))
+    loaded = load_cluster(made.path)
+    assert loaded == made
+    assert loaded.processes["shed"].tier is TrustTier.PINNED
+    assert loaded.nodes["shed"].facts == ("feed.csi",)
+    assert [entry.name for entry in loaded.supervised] == ["chain", "gate", "controller", "attic", "shed"]
+
+
+def test_every_process_has_its_own_key_and_only_its_owner_can_read_it(make) -> None:
+    cluster = make()
+    keys = {cluster.key(name).public_key for name in cluster.processes}
+    assert len(keys) == len(cluster.processes)
+    assert cluster.signer_key().public_key not in keys
+    for file in cluster.keys_dir.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for folder in (cluster.keys_dir, cluster.run_dir):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_who_dials_whom(make) -> None:
+    cluster = make(nodes=("attic", "shed"))
+    dials = {name: [peer.name for peer in cluster.dials(name)] for name in cluster.processes}
+    assert dials == {
+        "root": [],
+        "chain": ["root"],
+        "gate": ["root", "chain"],
+        "controller": ["root", "chain", "gate"],
+        "attic": ["root", "chain", "controller"],
+        "shed": ["root", "chain", "controller"],
+        "operator": ["root", "chain", "gate", "controller", "attic", "shed"],
+    }
+    assert {entry.name for entry in cluster.dialled_by("controller")} == {"attic", "shed", "operator"}
+    assert {entry.name for entry in cluster.dialled_by("attic")} == {"operator"}
+
+
+def test_a_cluster_is_never_made_over_another(make) -> None:
+    cluster = make()
+    before = {file: file.read_bytes() for file in cluster.path.rglob("*") if file.is_file()}
+    assert fault_of(init_cluster, cluster.path, policy="").code is ClusterFaultCode.EXISTS
+    assert before == {file: file.read_bytes() for file in cluster.path.rglob("*") if file.is_file()}
+
+
+def test_a_folder_without_a_cluster_names_the_command_that_makes_one(folder) -> None:
+    fault = fault_of(load_cluster, folder)
+    assert fault.code is ClusterFaultCode.NOT_FOUND
+    assert f"sennit init {folder}" in fault.text
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "A", "é", "е", "🙂", ".", "..", "", "a ", "a\n", "-a", "a-", "x" * 64, "chain", "signer"]
+)
+def test_names_that_could_mean_two_things_are_refused_not_rewritten(folder, name) -> None:
+    assert fault_of(init_cluster, folder / "reef", nodes=(name,), policy="").code is ClusterFaultCode.INVALID
+    assert not (folder / "reef").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ('name = "shed"', 'name = "Shed"', 14, "node[1].name"),
+        ('name = "shed"', 'name = "attic"', 14, "two nodes"),
+        ("# beat_s = 1.0", "beat_s = 0", None, "times.beat_s"),
+        ("# beat_s = 1.0", "beat_s = inf", None, "finite"),
+        ("# beat_s = 1.0", "beat_s = nan", None, "finite"),
+        ("# beat_s = 1.0", "baet_s = 1", None, "times.baet_s: this key is not known here"),
+        ("# dead_after_s = 5.0", "dead_after_s = 1", None, "two beats"),
+        ("# lease_s = 60.0", "lease_s = 4", None, "dead_after_s"),
+        ("format = 1", "format = 2", 2, "format"),
+        ("format = 1", "format = ", 2, "line 2"),
+        ("format = 1", "", None, "format: this key is missing"),
+        ("[times]", "[endpoints.barn]\n[times]", None, "endpoints.barn"),
+        ("[times]", '[endpoints.gate]\ncontrol = "tcp://h:0"\n[times]', None, "endpoints.gate.control"),
+        ('tier = "paired"', 'tier = "friend"', 11, "node[0].tier"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named_with_file_line_and_key(make, old, new, line, says) -> None:
+    cluster = make(nodes=("attic", "shed"))
+    file = cluster.path / "cluster.toml"
+    edit(file, old, new) if old != 'tier = "paired"' else file.write_text(file.read_text().replace(old, new, 1))
+    fault = fault_of(load_cluster, cluster.path)
+    assert fault.code is ClusterFaultCode.INVALID
+    assert says in fault.text
+    assert str(file) in fault.text
+    if line is not None and "line" not in says:
+        assert file.read_text().splitlines()[line - 1] in file.read_text()
+        assert f"{file}:{_line_with(file, new)}:" in fault.text
+
+
+def _line_with(file: Path, text: str) -> int:
+    lines = file.read_text().splitlines()
+    return max(number for number, line in enumerate(lines, start=1) if text in line and not line.startswith("#"))
+
+
+def test_settings_survive_being_written_and_read(make) -> None:
+    cluster = make(nodes=(NodeSettings(name="attic", labels={"room": 'up "there" \\ \u0001'}, facts=("feed.csi",)),))
+    text = (cluster.path / "cluster.toml").read_text()
+    settings = parse_settings(text, "cluster.toml")
+    assert parse_settings(render_settings(settings), "again") == settings
+    assert settings.node[0].labels == {"room": 'up "there" \\ \u0001'}
+
+
+def test_an_edited_directory_is_refused(make) -> None:
+    cluster = make()
+    file = cluster.path / "directory.json"
+    signed = json.loads(file.read_text())
+    signed["payload"] = signed["payload"].replace("paired", "pinned")
+    file.write_text(json.dumps(signed))
+    assert fault_of(load_cluster, cluster.path).code is ClusterFaultCode.SIGNATURE
+
+
+def test_the_directory_of_another_cluster_is_refused(make) -> None:
+    ours, theirs = make("ours"), make("theirs")
+    (ours.path / "directory.json").write_bytes((theirs.path / "directory.json").read_bytes())
+    assert fault_of(load_cluster, ours.path).code is ClusterFaultCode.SIGNATURE
+
+
+def test_a_change_of_nodes_counts_only_when_signed(make) -> None:
+    cluster = make(nodes=("attic",))
+    file = cluster.path / "cluster.toml"
+    file.write_text(file.read_text().replace('name = "attic"', 'name = "attic"\n[[node]]\nname = "shed"'))
+    fault = fault_of(load_cluster, cluster.path)
+    assert fault.code is ClusterFaultCode.OUT_OF_DATE
+    assert "does not list 'shed'" in fault.text
+    updated = update_cluster(cluster.path)
+    assert (updated.version, "shed" in updated.processes) == (2, True)
+    assert updated.processes["attic"].public_key == cluster.processes["attic"].public_key
+    assert update_cluster(cluster.path).version == 2
+
+
+def test_a_listed_key_stays_when_its_file_lives_on_another_host(make) -> None:
+    cluster = make(nodes=("attic",))
+    cluster.key_file("attic").unlink()
+    assert update_cluster(cluster.path).processes["attic"].public_key == cluster.processes["attic"].public_key
+
+
+def test_endpoints_between_hosts_are_taken_as_they_are(make) -> None:
+    cluster = make(nodes=("attic",))
+    with (cluster.path / "cluster.toml").open("a") as file:
+        file.write('\n[endpoints.controller]\ncontrol = "tcp://10.0.0.5:7101"\npackages = "tcp://[fe80::1]:7102"\n')
+    controller = update_cluster(cluster.path).processes["controller"]
+    assert (controller.control, controller.packages) == ("tcp://10.0.0.5:7101", "tcp://[fe80::1]:7102")
+
+
+def test_a_socket_path_the_kernel_would_cut_is_refused_when_read(make, folder) -> None:
+    fault = fault_of(make, "x" * 100)
+    assert fault.code is ClusterFaultCode.PATH_TOO_LONG
+    assert "run_dir" in fault.text
+    cluster = make("y" * 100, run_dir=str(folder / "run"))
+    assert cluster.run_dir == folder / "run"
+    assert all(len(str(path)) <= 107 for path in cluster.socket_files())
+
+
+def test_a_run_directory_others_can_enter_is_refused(make) -> None:
+    cluster = make()
+    cluster.run_dir.chmod(0o755)
+    fault = fault_of(cluster.prepare)
+    assert fault.code is ClusterFaultCode.UNSAFE
+    assert "chmod 700" in fault.text
+
+
+def test_roles_without_a_process_do_not_listen(make) -> None:
+    cluster = make()
+    assert cluster.processes["operator"].role is Role.OPERATOR
+    assert cluster.processes["operator"].control is None
+    assert [entry.name for entry in cluster.processes.values() if entry.packages] == ["controller"]
