@@ -49,8 +49,8 @@ from messages.packages import (
     PackageOrigin,
     VerifiedWorkload,
 )
+from runtime.cluster.keys import SecretSeed
 from runtime.packages.files import chunks, create_new, open_inside, read_inside, replace, sync_directory, write_all
-from runtime.packages.keyfile import SigningSeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def pack(
         raise io_error(str(error.filename or out), error.strerror or str(error)) from None
 
 
-def sign(package: Path, seed: SigningSeed, key_id: str | None = None) -> Manifest:
+def sign(package: Path, seed: SecretSeed, key_id: str | None = None) -> Manifest:
     """Add (or replace) the signature of `seed`, in place. Raises `PackageFault`.
 
     What is signed must be what lies there: every listed file is checked first.
