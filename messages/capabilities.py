@@ -251,7 +251,7 @@ def as_f64(value: object) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def loose_eq(a: object, b: object) -> bool:
