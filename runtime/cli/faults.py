@@ -1,0 +1,105 @@
+"""How the failures of every part end a verb: exit code, stable code, text, and the command that helps (design 11)."""
+
+from __future__ import annotations
+
+import sys
+
+from runtime.cli.output import ExitCode, Failed
+
+
+def failure_of(error: Exception) -> Failed | None:
+    """The failure that `error` stands for; None when it is a defect and should show its trace.
+
+    Modules are looked up among those already imported: an exception of a module that was never imported cannot be
+    here, so that `sennit --help` stays light.
+    """
+    if isinstance(error, Failed):
+        return error
+    for module, convert in _CONVERTERS.items():
+        if module in sys.modules and (failure := convert(error)) is not None:
+            return failure
+    return None
+
+
+def _cluster(error: Exception) -> Failed | None:
+    from runtime.cluster.fault import ClusterFault, ClusterFaultCode
+
+    if not isinstance(error, ClusterFault):
+        return None
+    match error.code:
+        case ClusterFaultCode.NOT_FOUND:
+            exit_code = ExitCode.NO_CLUSTER
+        case ClusterFaultCode.INVALID | ClusterFaultCode.PATH_TOO_LONG:
+            exit_code = ExitCode.USAGE
+        case ClusterFaultCode.OUT_OF_DATE | ClusterFaultCode.FOREIGN_STATE:
+            exit_code = ExitCode.DAMAGED
+        case _:
+            exit_code = ExitCode.REFUSED
+    return Failed(exit_code, error.code.value, error.text)
+
+
+def _package(error: Exception) -> Failed | None:
+    from actors.packages.fault import PackageFault
+    from messages.packages import PackageErrorCode
+
+    if not isinstance(error, PackageFault):
+        return None
+    match error.code:
+        case PackageErrorCode.INPUT_INVALID | PackageErrorCode.IO_ERROR:
+            exit_code = ExitCode.USAGE
+        case _:
+            exit_code = ExitCode.REFUSED
+    return Failed(exit_code, error.code.value, error.text)
+
+
+def _ask(error: Exception) -> Failed | None:
+    from actors.actor import AskFailed
+    from messages.system import AskFailure
+
+    if not isinstance(error, AskFailed):
+        return None
+    match error.failure:
+        case AskFailure.UNREACHABLE:
+            return Failed(
+                ExitCode.NO_CLUSTER, "unreachable", f"{error.to} cannot be reached: {error.reason}", "sennit status"
+            )
+        case AskFailure.REFUSED | AskFailure.WOULD_DEADLOCK:
+            code = error.code or error.failure.value
+            exit_code = _REFUSALS.get(code, ExitCode.REFUSED)
+            return Failed(exit_code, code, f"{error.to} refused ({code}): {error.reason}", _REMEDIES.get(code, ""))
+        case AskFailure.TIMEOUT | AskFailure.DIED:
+            return Failed(
+                ExitCode.INDETERMINATE,
+                error.failure.value,
+                f"{error.to} gave no answer ({error.failure.value}: {error.reason}): what was asked may have been done "
+                "or not",
+                "sennit status, then sennit instance ls and sennit chain tail",
+            )
+
+
+_REFUSALS = {
+    "placement": ExitCode.UNPLACEABLE,
+    "call_indeterminate": ExitCode.INDETERMINATE,
+    "unsettled": ExitCode.INDETERMINATE,
+    "call_unreachable": ExitCode.NO_CLUSTER,
+    "stale_state": ExitCode.DAMAGED,
+    "stale_term": ExitCode.DAMAGED,
+    "damaged": ExitCode.DAMAGED,
+    "not_in_mailbox": ExitCode.USAGE,
+    "no_such_actor": ExitCode.USAGE,
+}
+_REMEDIES = {
+    "placement": "sennit explain PACKAGE",
+    "governance": "sennit gate policy, and sennit chain tail for the judgement",
+    "slot_held": "sennit instance ls",
+    "unsettled": "sennit instance ls settles what can be settled",
+    "call_unreachable": "sennit node ls",
+    "call_indeterminate": "sennit instance ls settles what can be settled",
+    "no_record": "sennit chain tail, and look at the disk of the chain",
+    "no_such_actor": "sennit actor ls",
+}
+_CONVERTERS = {
+    "runtime.cluster.fault": _cluster,
+    "actors.packages.fault": _package,
+    "actors.actor": _ask,
+}

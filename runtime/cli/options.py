@@ -1,0 +1,97 @@
+"""What verbs share: their options, the Typer behind each, and the cluster they speak of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli.output import ExitCode, Failed
+
+if TYPE_CHECKING:
+    from runtime.client import Client
+    from runtime.cluster import Cluster
+
+CLUSTER_VARIABLE = "SENNIT_CLUSTER"
+
+ClusterOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        metavar="DIR",
+        envvar=CLUSTER_VARIABLE,
+        show_default=False,
+        help="Cluster directory; without it, the current folder if it holds a cluster.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600.0, help="How long to wait for the answer.")
+]
+
+
+def verbs() -> typer.Typer:
+    """The Typer of one verb, or of one group of verbs."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def cluster_path(given: Path | None) -> Path:
+    """The cluster directory a verb is about. Raises `Failed` (usage) when none is named."""
+    if given is not None:
+        return given
+    here = Path.cwd()
+    if (here / "cluster.toml").is_file():
+        return here
+    raise Failed(
+        ExitCode.USAGE,
+        "no_cluster_named",
+        f"which cluster? {here} holds none, and neither --cluster nor {CLUSTER_VARIABLE} names one",
+        f"sennit init DIR, then sennit up --cluster DIR or export {CLUSTER_VARIABLE}=DIR",
+    )
+
+
+def open_cluster(given: Path | None) -> Cluster:
+    """Read and verify the cluster directory."""
+    from runtime.cluster import load_cluster
+
+    return load_cluster(cluster_path(given))
+
+
+@contextmanager
+def connected(given: Path | None, timeout_s: float = 5.0) -> Iterator[tuple[Cluster, Client]]:
+    """The cluster and a client that speaks to its running processes. Raises `Failed` (6) when it is not up."""
+    from runtime.client import Client
+    from runtime.cluster import cluster_holder
+
+    cluster = open_cluster(given)
+    local = any(entry.control is not None and entry.control.startswith("ipc") for entry in cluster.processes.values())
+    if local and cluster_holder(cluster) is None:
+        raise not_up(cluster)
+    with Client.connect(cluster, timeout_s=timeout_s) as client:
+        yield cluster, client
+
+
+def not_up(cluster: Cluster) -> Failed:
+    return Failed(
+        ExitCode.NO_CLUSTER,
+        "not_up",
+        f"cluster {cluster.name} in {cluster.path} is not up: nobody answers",
+        up_command(cluster.path),
+    )
+
+
+def up_command(path: Path) -> str:
+    """The command that starts this cluster, as short as the environment allows."""
+    named = os.environ.get(CLUSTER_VARIABLE)
+    if named is not None and Path(named).resolve() == path.resolve():
+        return "sennit up"
+    return f"sennit up --cluster {path}"
