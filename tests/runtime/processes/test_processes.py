@@ -234,7 +234,7 @@ def test_children_leave_within_a_second_of_their_parents_death(pipe, number, on_
 
 def test_a_child_goes_away_whose_parent_died_before_it_looked(pipe):
     read_fd, write_fd = pipe
-    setup = f"os.write({write_fd}, b'%d\\n' % os.getpid()); os.read(int(os.environ['SENNIT_PARENT_FD']), 1)"
+    setup = f"os.write({write_fd}, b'%d\\\\n' % os.getpid()); os.read(int(os.environ['SENNIT_PARENT_FD']), 1)"
     with start_parent(write_fd, setup=setup, after="os._exit(0)"):
         pid = int(read_line(read_fd))
     try:
