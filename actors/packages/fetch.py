@@ -69,12 +69,12 @@ async def fetch_package(
     client = BlobClient(ctx, blobs, ctx.now() + timeout_s)
     fetch = _Fetch(ctx, server, client)
     try:
+        data: bytes | None = None
         stored = await stored_package(client, manifest_hash, anchors)
         if stored is None:
             data = await fetch.manifest(manifest_hash)
             manifest = parse_manifest(data)
             signers = verify_signatures(manifest, anchors)
-            await client.put(manifest_hash, data)
         else:
             manifest, signers = stored
         _refuse_revoked(manifest, signers, revoked)
@@ -82,6 +82,8 @@ async def fetch_package(
             if not await client.holds(file):
                 async with ctx.exclusive(("blob", file.sha256), timeout_s=client.remaining()):
                     await fetch.file(file)
+        if data is not None:
+            await client.put(manifest_hash, data)  # last: a manifest is held when its files were
         return await load_workload(client, manifest, signers)
     except PackageFault as fault:
         raise FetchFault(RefusalCode.VERIFY if fault.code in _UNVERIFIED else RefusalCode.FETCH, str(fault)) from None
