@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 
-from messages.base import U64, Record
+from messages.base import U64, Record, check_u64
 from messages.capabilities import (
     Capability,
     CapabilityId,
@@ -102,6 +102,15 @@ class PlacementFacts(Record, frozen=True, kw_only=True):
     trust_tier: TrustTier
     facts_expire_at_ms: U64 | None = None
     load: float | None = None
+
+    def check(self) -> None:
+        """For facts that enter as text. The engine itself takes whatever it is given and credits no bad number.
+        Raises `VocabularyError`."""
+        check_text(self.node_id, "node ids")
+        if self.facts_expire_at_ms is not None:
+            _check_ms(self.facts_expire_at_ms, "facts_expire_at_ms")
+        for capability in self.capabilities:
+            capability.check()
 
 
 # --- the request ----------------------------------------------------------------------------------------------------
@@ -227,6 +236,12 @@ class ClusterState(Record, frozen=True, kw_only=True):
     revoked_refs: frozenset[str] = frozenset()
     instances: tuple[InstanceRecord, ...] = ()
 
+    def check(self) -> None:
+        """For state that enters as text. Raises `VocabularyError`."""
+        _check_ms(self.now_ms, "now_ms")
+        for instance in self.instances:
+            instance.pending.check()
+
 
 # --- the decision ---------------------------------------------------------------------------------------------------
 
@@ -347,6 +362,13 @@ class PinIneligible(PlacementError):
 
     def constraints(self) -> tuple[Constraint, ...]:
         return tuple(rejection.constraint for rejection in self.rejections)
+
+
+def _check_ms(value: int, what: str) -> None:
+    try:
+        check_u64(value, what)
+    except ValueError as error:
+        raise InvalidRequirement(str(error)) from None
 
 
 __all__ = [
