@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
 
 
@@ -108,6 +108,8 @@ def _cell(value: object) -> str:
             return f"{value:g}"
         case list() | tuple():
             return ", ".join(map(_cell, value)) or "-"
+        case _:
+            pass
     return " ".join(str(value).splitlines()) if value != "" else "-"
 
 
@@ -127,6 +129,8 @@ def _plain(value: Any) -> Any:
         return value.hex()
     if hasattr(value, "__struct_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Enum):
+        return value.value
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value.value if hasattr(value, "value") else value
+        return value
     return str(value)

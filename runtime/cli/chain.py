@@ -1,0 +1,212 @@
+"""`sennit chain`: read the audit chain and verify it (promise 2, design 9, 11).
+
+While the cluster is up its chain process answers; otherwise the file itself is read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
+from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
+
+if TYPE_CHECKING:
+    from messages.chain import ChainRecord, Verdict
+    from runtime.client import Client
+    from runtime.cluster import Cluster
+
+app = verbs()
+
+_PAGE = 1000
+_TIMEOUT_S = 10.0
+_VERIFY_TIMEOUT_S = 600.0
+_POLL_S = 0.25
+
+
+@app.callback()
+def chain() -> None:
+    """The audit chain: read it, verify it.
+
+    \b
+    Examples:
+      sennit chain tail --follow
+      sennit chain verify
+    """
+
+
+@app.command()
+def tail(
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, max=1000, help="Newest records.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on printing new records until Ctrl-C.")] = False,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the newest records.
+
+    \b
+    Examples:
+      sennit chain tail
+      sennit chain tail -n 5 --follow
+    """
+    if follow and as_json:
+        raise Failed(ExitCode.USAGE, "usage", "--follow has no end, and --json is one document: use one of them")
+    found = open_cluster(cluster)
+    if not follow:
+        records = read_records(found, count=count)
+        if as_json:
+            print_document([as_document(record) for record in records])
+        else:
+            print_table(("seq", "time", "source", "kind", "payload", "hash"), [_row(record) for record in records])
+        return
+    from messages.base import Address
+    from messages.chain import Tail
+
+    with connected(cluster) as (_, client):
+        records = client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
+        last = -1
+        while True:
+            for record in records:
+                print("  ".join(str(cell) for cell in _row(record)), flush=True)
+            last = records[-1].sequence if records else last
+            time.sleep(_POLL_S)
+            records = client.ask(Address("chain/chain"), Tail(count=_PAGE, after=last), _TIMEOUT_S).records
+
+
+@app.command()
+def show(
+    record: Annotated[str, typer.Argument(metavar="SEQUENCE|HASH", help="Sequence, or 8 or more digits of the hash.")],
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print one record whole.
+
+    \b
+    Examples:
+      sennit chain show 12
+      sennit chain show 3f2a9c0d11be
+    """
+    matches = [
+        candidate
+        for candidate in read_records(open_cluster(cluster))
+        if (record.isdecimal() and candidate.sequence == int(record))
+        or (len(record) >= 8 and candidate.hash.startswith(record.lower()))
+    ]
+    if len(matches) != 1:
+        what = "no record" if not matches else f"{len(matches)} records"
+        raise Failed(ExitCode.USAGE, "unknown_record", f"the chain has {what} {record!r}", "sennit chain tail")
+    if as_json:
+        print_document(as_document(matches[0]))
+        return
+    shown = as_document(matches[0])
+    payload = shown.pop("payload")
+    print_facts(list(shown.items()))
+    print(json.dumps(payload, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def verify(
+    offline: Annotated[bool, typer.Option("--offline", help="Read the file even while the cluster is up.")] = False,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """Recompute every hash. Ends with 5 when a record was changed, naming the first.
+
+    \b
+    Examples:
+      sennit chain verify
+      sennit chain verify --offline --json
+    """
+    verdict = verify_chain(open_cluster(cluster), offline=offline)
+    if as_json:
+        print_document(verdict)
+    elif verdict.valid:
+        print(f"valid: {verdict.count} records, head {verdict.head_hash}")
+        if verdict.torn_tail:
+            print(f"the end was never completed (a power cut, not tampering): {verdict.torn_tail} left out")
+    else:
+        print(f"NOT valid: record {verdict.first_bad}: {verdict.problem}")
+        print("what stands before it holds; compare with a copy of the chain, and see sennit chain show")
+    return ExitCode.DONE if verdict.valid else ExitCode.DAMAGED
+
+
+def read_records(cluster: Cluster, count: int | None = None) -> list[ChainRecord]:
+    """All records, or the newest `count`, oldest first: from the chain process, or from its file when it is down."""
+    from messages.base import Address
+    from messages.chain import Tail
+    from runtime.cluster import cluster_holder
+
+    if cluster_holder(cluster) is None:
+        from runtime.ports.chain_store import read_chain
+
+        records = read_chain(cluster.state_dir("chain"))
+        return records if count is None else records[-count:]
+    with connected(cluster.path) as (_, client):
+        if count is not None:
+            return client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
+        return _all_records(client)
+
+
+def _all_records(client: Client) -> list[ChainRecord]:
+    from messages.base import Address
+    from messages.chain import Tail
+
+    records: list[ChainRecord] = []
+    while True:
+        after = records[-1].sequence if records else -1
+        page = client.ask(Address("chain/chain"), Tail(count=_PAGE, after=after), _TIMEOUT_S).records
+        if not page:
+            return records
+        records.extend(page)
+
+
+def verify_chain(cluster: Cluster, *, offline: bool) -> Verdict:
+    """The verdict of the chain process, or of the file."""
+    from messages.base import Address
+    from messages.chain import Verify
+    from runtime.cluster import cluster_holder
+
+    if offline or cluster_holder(cluster) is None:
+        from runtime.ports.chain_store import verify_file
+
+        return verify_file(cluster.state_dir("chain"))
+    with connected(cluster.path) as (_, client):
+        return client.ask(Address("chain/chain"), Verify(), _VERIFY_TIMEOUT_S)
+
+
+def as_document(record: ChainRecord) -> dict[str, Any]:
+    """A record with its payload as data."""
+    document = {name: getattr(record, name) for name in record.__struct_fields__}
+    document["payload"] = json.loads(record.payload)
+    return document
+
+
+def _row(record: ChainRecord) -> tuple[object, ...]:
+    at = datetime.fromtimestamp(record.time_ms / 1000).astimezone()
+    payload = json.loads(record.payload)
+    phase = payload.get("phase") if isinstance(payload, dict) else None
+    kind = f"{record.kind}/{phase}" if phase else record.kind
+    return (
+        record.sequence,
+        f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}",
+        record.source,
+        kind,
+        _brief(payload),
+        record.hash[:16],
+    )
+
+
+def _brief(payload: Any) -> str:
+    """The members of a payload that tell most, on one line."""
+    if not isinstance(payload, dict):
+        return str(payload)
+    parts = [
+        f"{name}={value}"
+        for name, value in payload.items()
+        if name != "phase" and isinstance(value, (str, int, float, bool)) and len(str(value)) <= 48
+    ]
+    return " ".join(parts[:6])

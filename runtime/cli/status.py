@@ -1,0 +1,122 @@
+"""`sennit status`: is it up, is everything well, and what is not (promise 7, design 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.options import ClusterOption, JsonOption, connected, not_up, open_cluster, verbs
+from runtime.cli.output import ExitCode, print_document, print_facts
+from runtime.cli.tree import show_tree
+
+if TYPE_CHECKING:
+    from messages.base import Request
+    from runtime.client import Client
+    from runtime.cluster import Cluster
+
+app = verbs()
+_TIMEOUT_S = 5.0
+
+
+@app.command()
+def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> ExitCode:
+    """Is it up, is everything well, and what is not. Ends with 1 when something is not well, with 6 when it is down.
+
+    \b
+    Examples:
+      sennit status
+      sennit status --json
+    """
+    from runtime.cluster import cluster_holder
+
+    found = open_cluster(cluster)
+    holder = cluster_holder(found)
+    if holder is None:
+        raise not_up(found)
+    with connected(cluster) as (_, client):
+        seen, problems = look(found, client)
+    if as_json:
+        print_document({"cluster": found.name, "root_pid": holder, "well": not problems, "problems": problems, **seen})
+        return ExitCode.DIFFERS if problems else ExitCode.DONE
+    head = seen.get("chain")
+    nodes = seen.get("nodes", [])
+    print_facts(
+        [
+            ("cluster", f"{found.name} ({found.cluster_id}), root process {holder}"),
+            ("chain", f"{head.count} records, head {head.hash[:16]}" if head else "no answer"),
+            ("nodes", f"{sum(line.reachable for line in nodes)} of {len(found.nodes)} reachable"),
+            ("instances", len(seen["instances"]) if "instances" in seen else "no answer"),
+        ]
+    )
+    print()
+    if "tree" in seen:
+        show_tree(found.name, seen["tree"])
+    print()
+    for problem in problems:
+        print(f"! {problem}")
+    if not problems:
+        print("all is well")
+    return ExitCode.DIFFERS if problems else ExitCode.DONE
+
+
+def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
+    """What the parts answered, and every problem as a sentence."""
+    from messages.chain import GetHead
+    from messages.placement import ListInstances, ListNodes
+    from messages.supervision import ChildState, ShowChildren
+    from messages.system import GetProcess
+
+    problems: list[str] = []
+    seen: dict[str, Any] = {}
+
+    def ask(name: str, address: str, request: Request[Any]) -> Any:
+        answer, problem = _ask(client, address, request)
+        if problem:
+            problems.append(problem)
+        else:
+            seen[name] = answer
+        return answer
+
+    view = ask("tree", "root/supervisor", ShowChildren())
+    if view is not None:
+        problems.extend(
+            f"process {child.name} is {child.state.value} ({child.last_exit or 'no exit seen'})"
+            for child in view.children
+            if child.state is not ChildState.RUNNING
+        )
+    ask("chain", "chain/chain", GetHead())
+    nodes = ask("nodes", "controller/plane", ListNodes())
+    if nodes is not None:
+        seen["nodes"] = nodes.nodes
+        problems.extend(
+            f"node {line.name} is {line.liveness} and not reachable" for line in nodes.nodes if not line.reachable
+        )
+    instances = ask("instances", "controller/plane", ListInstances())
+    if instances is not None:
+        seen["instances"], seen["unsettled"] = instances.instances, instances.unsettled
+        problems.extend(
+            f"decision {line.decision_id[:16]} for {line.slot} on {line.node} is not settled"
+            for line in instances.unsettled
+        )
+    reports = {}
+    for peer in cluster.dials("operator"):
+        report, problem = _ask(client, f"{peer.name}/supervisor", GetProcess())
+        if problem:
+            problems.append(problem)
+            continue
+        reports[peer.name] = report
+        lost = {reason: count for reason, count in report.dead_letters.items() if count}
+        if lost:
+            counts = ", ".join(f"{count} {reason}" for reason, count in lost.items())
+            problems.append(f"{peer.name} could not deliver: {counts} (sennit actor ls {peer.name})")
+    seen["processes"] = reports
+    return seen, problems
+
+
+def _ask(client: Client, address: str, request: Request[Any]) -> tuple[Any, str]:
+    from actors.actor import AskFailed
+    from messages.base import Address
+
+    try:
+        return client.ask(Address(address), request, _TIMEOUT_S), ""
+    except AskFailed as failed:
+        return None, f"{address} does not answer: {failed.failure.value} {failed.reason}".rstrip()

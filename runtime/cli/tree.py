@@ -1,0 +1,90 @@
+"""`sennit tree`: supervisors and their children, as they are now (design 6, 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
+from runtime.cli.output import print_document, style_of
+
+if TYPE_CHECKING:
+    from messages.supervision import ChildView, SupervisorView
+    from runtime.client import Client
+
+app = verbs()
+_TIMEOUT_S = 3.0
+
+
+@app.command()
+def tree(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """The tree of supervisors: processes, and the actors inside each.
+
+    \b
+    Examples:
+      sennit tree
+      sennit tree --json
+    """
+    from messages.base import Address
+    from messages.supervision import ShowChildren
+
+    with connected(cluster) as (found, client):
+        view = client.ask(Address("root/supervisor"), ShowChildren(), _TIMEOUT_S)
+        inside = {child.name: _inside(client, child.name) for child in view.children}
+    if as_json:
+        print_document({"cluster": found.name, "root": view, "processes": inside})
+        return
+    show_tree(found.name, view, inside)
+
+
+def show_tree(cluster: str, view: SupervisorView, inside: dict[str, SupervisorView | str] | None = None) -> None:
+    """Print a tree on standard output, with colours on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for text, state in lines(cluster, view, inside):
+        console.print(Text(text, style=style_of(state)))
+
+
+def lines(
+    cluster: str, view: SupervisorView, inside: dict[str, SupervisorView | str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """The lines of a tree, each with the state that colours it."""
+    closing = f", closing: {view.closing}" if view.closing else ""
+    yield f"{cluster} ({view.strategy.value}{closing})", ""
+    width = max((len(child.name) for child in view.children), default=0)
+    for position, child in enumerate(view.children):
+        last = position == len(view.children) - 1
+        yield f"{'└─' if last else '├─'} {child.name.ljust(width)}  {_child(child)}", child.state.value
+        under = (inside or {}).get(child.name)
+        indent = "   " if last else "│  "
+        if isinstance(under, str):
+            yield f"{indent}└─ no answer: {under}", "unreachable"
+        elif under is not None:
+            inner = max((len(actor.name) for actor in under.children), default=0)
+            for place, actor in enumerate(under.children):
+                branch = "└─" if place == len(under.children) - 1 else "├─"
+                yield f"{indent}{branch} {actor.name.ljust(inner)}  {_child(actor)}", actor.state.value
+
+
+def _child(child: ChildView) -> str:
+    parts = [child.state.value]
+    if child.restarts:
+        parts.append(f"{child.restarts} restart{'s' if child.restarts != 1 else ''}")
+    if child.last_exit:
+        parts.append(f"last exit {child.last_exit}")
+    if child.next_attempt_s is not None:
+        parts.append(f"next start in {child.next_attempt_s:.1f} s")
+    return ", ".join(parts)
+
+
+def _inside(client: Client, process: str) -> Any:
+    from actors.actor import AskFailed
+    from messages.base import Address
+    from messages.supervision import ShowChildren
+
+    try:
+        return client.ask(Address(f"{process}/supervisor"), ShowChildren(), _TIMEOUT_S)
+    except AskFailed as failed:
+        return failed.failure.value
