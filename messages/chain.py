@@ -16,7 +16,7 @@ class ChainRefusal(StrEnum):
     PAYLOAD_INVALID = "payload_invalid"
     RESERVED = "reserved"
     KEY_REUSED = "key_reused"
-    ENTRY_INVALID = "entry_invalid"
+    INVALID = "invalid"
     OVERLOADED = "overloaded"
 
 
@@ -57,7 +57,11 @@ class Entry(Record, frozen=True):
 
 
 class Append(Request[Appended], frozen=True):
-    """Answered when the record survives a power cut. Refused with a `ChainRefusal`."""
+    """Answered when the record survives a power cut. Refused with a `ChainRefusal`: then nothing was written.
+
+    With an idempotency key a second append of the same kind and payload is answered with the first record; of
+    another one refused `key_reused`. Keys belong to their source and are remembered for ever.
+    """
 
     entry: Entry
 

@@ -128,9 +128,14 @@ class Verifier:
     Feed records in the order they are stored; `verdict` may be asked at any time.
     """
 
-    def __init__(self, chain_id: str | None = None) -> None:
-        """`chain_id`: the chain expected; None takes the one that genesis names."""
+    def __init__(self, chain_id: str | None = None, known: tuple[int, str] | None = None) -> None:
+        """`chain_id`: the chain expected; None takes the one that genesis names.
+
+        `known`: sequence and hash of a record that the chain is known to hold; a log that ends before it, or holds
+        another record there, is not valid.
+        """
         self._chain_id = chain_id
+        self._known = known
         self._head = ZERO_HASH
         self._count = 0
         self._first_bad: int | None = None
@@ -163,12 +168,12 @@ class Verifier:
         if self._first_bad is None:
             self._first_bad, self._problem = sequence, problem
 
-    def expect_head(self, sequence: int, digest: str) -> None:
-        """After the last record: the chain is known to reach at least `sequence`, with that hash at its end."""
-        if self._count <= sequence:
-            self.fail(
-                self._count, f"the log ends before record {self._count}; it held records up to {sequence} ({digest})"
-            )
+    def finish(self) -> None:
+        """After the last record: judge what is missing. An empty log is not valid, every chain has a genesis."""
+        if self._count == 0:
+            self.fail(0, "no genesis: the log is empty")
+        elif self._known is not None and self._count <= self._known[0]:
+            self.fail(self._count, f"the log ends here; it is known to have held records up to {self._known[0]}")
 
     def verdict(self, torn_tail: int = 0) -> Verdict:
         return Verdict(
@@ -199,15 +204,16 @@ class Verifier:
             return f"cannot be hashed: {error}"
         if record.hash != expected:
             return f"hash is {record.hash[:16]}, its fields give {expected[:16]}"
+        if self._known is not None and record.sequence == self._known[0] and record.hash != self._known[1]:
+            return f"hash is {record.hash[:16]}, the record written here had {self._known[1][:16]}"
         return ""
 
 
 def verify(records: Iterable[ChainRecord], chain_id: str | None = None) -> Verdict:
-    """Verify a whole chain given in order. An empty one is not valid: every chain has a genesis."""
+    """Verify a whole chain given in order."""
     verifier = Verifier(chain_id)
     for record in records:
         if not verifier.add(record):
             break
-    if verifier.count == 0:
-        verifier.fail(0, "no genesis: the log is empty")
+    verifier.finish()
     return verifier.verdict()

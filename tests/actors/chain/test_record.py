@@ -139,12 +139,26 @@ def test_a_clock_that_stepped_back_is_no_fault():
 
 def test_a_log_shorter_than_it_was_known_to_be_is_not_valid():
     records = chain_of(10)
-    verifier = Verifier("test")
+    verifier = Verifier("test", known=(9, records[9].hash))
     for record in records[:7]:
         assert verifier.add(record)
-    verifier.expect_head(9, records[9].hash)
+    verifier.finish()
     verdict = verifier.verdict()
     assert (verdict.valid, verdict.first_bad, verdict.count) == (False, 7, 7)
+
+
+def test_a_tail_rewritten_and_sealed_anew_contradicts_the_known_head():
+    records = chain_of(10)
+    known = (9, records[9].hash)
+    for number in range(6, 10):
+        entry = Entry(source="plane", kind="forged", payload=b"{}")
+        records[number] = make_record("test", number, records[number - 1].hash, 0, entry)
+    assert verify(records).valid
+    verifier = Verifier("test", known)
+    for record in records:
+        verifier.add(record)
+    verifier.finish()
+    assert verifier.verdict().first_bad == 9
 
 
 def test_the_first_fault_counts():
