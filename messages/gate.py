@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from messages.base import Message, Record, Request
-from messages.engine import TrustTier
+from messages.workload_spec import TrustTier
 
 
 class Action(StrEnum):
@@ -26,17 +26,42 @@ class Action(StrEnum):
 
 
 class PackageTrust(StrEnum):
+    """How a package's origin was proved, from least to most. Compare by `rank`."""
+
     UNSIGNED = "unsigned"
     PROJECT_CERT = "project_cert"
     SIGNED_UNPINNED = "signed_unpinned"
     OPERATOR_ATTESTED = "operator_attested"
     PINNED_SIGNER = "pinned_signer"
 
+    @property
+    def rank(self) -> int:
+        return _PACKAGE_TRUST_RANK[self]
+
+
+_PACKAGE_TRUST_RANK = {trust: rank for rank, trust in enumerate(PackageTrust)}
+
 
 class Network(StrEnum):
+    """How far a workload can reach, from least to most. Compare by `rank`."""
+
     NONE = "none"
     LAN = "lan"
     EGRESS = "egress"
+
+    @property
+    def rank(self) -> int:
+        return _NETWORK_RANK[self]
+
+
+_NETWORK_RANK = {network: rank for rank, network in enumerate(Network)}
+
+
+class GateRefusal(StrEnum):
+    """Why a gate gave no verdict at all; whoever asked does not act (promise 4)."""
+
+    NO_RECORD = "no_record"
+    INVALID = "invalid"
 
 
 class WorkloadContext(Record, frozen=True):
@@ -83,8 +108,8 @@ class NodeContext(Record, frozen=True):
 class CheckAll(Request[Judged], frozen=True):
     """The checks of one placement in one message: each distinct context is judged and chained once, naming its nodes.
 
-    `action` is text: an unknown action is denied and chained, not refused as malformed. Refused when the chain
-    cannot write: no record, no verdict, no act.
+    `action` is text: an unknown action is denied and chained, not refused as malformed. Refused with a
+    `GateRefusal`: `no_record` when the chain cannot write, `invalid` when a node is named twice.
     """
 
     agent_id: str
@@ -97,7 +122,11 @@ class Verdict(Message, frozen=True):
 
 
 class Check(Request[Verdict], frozen=True):
-    """One check of one context. `context` is raw JSON text: what does not parse is denied and chained (G 2.3)."""
+    """One check of one context. `context` is raw JSON text: what does not parse is denied and chained (G 2.3).
+
+    The text is `{"workload": {fields of WorkloadContext}}`; members beside `workload` are ignored, inside it unknown
+    ones are denied. Refused with a `GateRefusal` when the chain cannot write.
+    """
 
     agent_id: str
     action: str
