@@ -1,0 +1,193 @@
+"""The live world (design 3): one pykka actor, so one thread and one inbox, for each actor of ours.
+
+pykka's inbox carries wake-ups only; the bounded mailbox with its lanes is the cell's. Between actors there is only
+`tell`: pykka's `ask` hangs on call cycles and hides failures from the supervisor.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappop, heappush
+from random import Random, SystemRandom
+from threading import Condition, Thread
+from typing import Any
+
+import pykka
+
+from messages.base import Address, NodeName
+from messages.system import AskFailure, ExitKind, ProcessReport
+from runtime.kernel.cell import Cell
+from runtime.kernel.envelope import Envelope, Kind, process_of
+from runtime.kernel.world import World
+from runtime.office.office import PostOffice
+
+Log = Callable[[str, str, str, dict[str, Any]], None]
+
+_WAKE = object()
+_SYSTEM_RANDOM = SystemRandom()
+
+
+class Shell(pykka.ThreadingActor):
+    """Runs one cell on a thread of its own."""
+
+    use_daemon_thread = True
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        self._cell = cell
+        cell.wake = self._wake
+
+    def _wake(self) -> None:
+        with suppress(pykka.ActorDeadError):  # its mailbox is closed and answers for itself
+            self.actor_ref.tell(_WAKE)
+
+    def on_start(self) -> None:
+        self._cell.start()
+        self._run()
+
+    def on_receive(self, message: Any) -> None:  # noqa: ARG002
+        self._run()
+
+    def _run(self) -> None:
+        while self._cell.step():
+            pass
+        if self._cell.ended:
+            self.stop()
+
+
+class Clock:
+    """One thread that wakes cells when their timers are due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Cell]] = []
+        self._changed = Condition()
+        self._count = 0
+        self._closed = False
+        Thread(target=self._run, name="clock", daemon=True).start()
+
+    def wake_at(self, cell: Cell, at: float) -> None:
+        with self._changed:
+            self._count += 1
+            heappush(self._heap, (at, self._count, cell))
+            if self._heap[0][1] == self._count:
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            due: list[Cell] = []
+            with self._changed:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                while self._heap and self._heap[0][0] <= now:
+                    due.append(heappop(self._heap)[2])
+                if not due:
+                    self._changed.wait(self._heap[0][0] - now if self._heap else None)
+            for cell in due:
+                cell.timer_due()
+
+
+class LiveWorld(World):
+    """The actors of one process. Offices are given with `attach`; the control office routes what no other does."""
+
+    def __init__(self, process: str, log: Log) -> None:
+        super().__init__()
+        self.process = NodeName(process)
+        self.incarnation = secrets.randbits(63)
+        self._log = log
+        self._clock = Clock()
+        self._offices: dict[str, PostOffice] = {}
+        self._kinds: dict[Address, tuple[ExitKind, str]] = {}
+        self._changed = Condition()
+
+    # World
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def wake_at(self, cell: Cell, at: float) -> None:
+        self._clock.wake_at(cell, at)
+
+    def random_for(self, address: Address) -> Random:  # noqa: ARG002
+        return _SYSTEM_RANDOM
+
+    def log(self, level: str, address: Address, text: str, fields: dict[str, Any]) -> None:
+        self._log(level, address, text, fields)
+
+    def launch(self, cell: Cell) -> None:
+        Shell.start(cell)
+
+    def is_local(self, process: str) -> bool:
+        return process == self.process
+
+    def post_away(self, envelope: Envelope) -> bool:
+        if envelope.route is not None:
+            office: PostOffice | None = envelope.route.office
+        else:
+            office = self._offices.get(plane_of(envelope.to))
+        if office is None:
+            self.undelivered(envelope, AskFailure.UNREACHABLE, "", f"this process has no way to {envelope.to}")
+            return False
+        if envelope.kind is Kind.TELL and not office.reaches(process_of(envelope.to)):
+            self.dead_letter(envelope, AskFailure.UNREACHABLE.value)
+            return False
+        office.post(envelope)
+        return True
+
+    def ended(self, cell: Cell, kind: ExitKind, reason: str) -> None:
+        super().ended(cell, kind, reason)
+        with self._changed:
+            self._kinds[cell.address] = (kind, reason)
+            self._changed.notify_all()
+
+    def process_report(self) -> ProcessReport:
+        letters = dict(self.dead_letters)
+        links = []
+        for office in self._offices.values():
+            links += office.rows()
+            for what, count in office.counted.items():
+                letters[what] = letters.get(what, 0) + count
+        return ProcessReport(process=self.process, dead_letters=letters, links=links)
+
+    # offices
+
+    def attach(self, office: PostOffice) -> None:
+        self._offices[office.plane] = office
+
+    def undelivered(self, envelope: Envelope, failure: AskFailure, code: str, reason: str) -> None:
+        """What an office could not send, or lost with a link: the asker is told, the rest is counted."""
+        self.dead_letter(envelope, failure.value)
+        if process_of(envelope.sender) == self.process:
+            self.answer_failure(envelope, failure, code, reason)
+
+    # the process
+
+    def wait_end(self, address: Address, timeout_s: float | None = None) -> tuple[ExitKind, str] | None:
+        """Block until that actor has ended; None when `timeout_s` passed first."""
+        with self._changed:
+            self._changed.wait_for(lambda: address in self._kinds, timeout_s)
+            return self._kinds.get(address)
+
+    def close(self) -> None:
+        """Stop what is left, without waiting for actors that do not stop; say what is queued, then hang up."""
+        for cell in list(self.cells.values()):
+            cell.request_stop()
+        for office in self._offices.values():
+            office.close()
+        self._clock.close()
+
+
+def plane_of(address: str) -> str:
+    """Which post office carries mail for an actor: whatever serves packages has a plane of its own."""
+    return "packages" if address.partition("/")[2] == "packages" else "control"

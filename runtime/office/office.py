@@ -1,0 +1,564 @@
+"""One plane's post office (design 5): the one thread that touches its sockets.
+
+Whoever is dialled listens on a ROUTER; whoever dials has one DEALER per peer, and answers and orders use the same
+connection. A link is up when both ends have said HELLO; the name in it must be the one that the connection's key is
+listed under. BEATs acknowledge what arrived. Nothing here waits for a mailbox, and nothing that left is sent twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Event, Thread, current_thread
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from messages.base import Address, NodeName
+from messages.system import AskFailure, KernelRefusal, LinkRow
+from runtime.kernel.envelope import (
+    MAX_MESSAGE_BYTES,
+    BadFrame,
+    Envelope,
+    Kind,
+    pack,
+    process_of,
+    unpack,
+)
+from runtime.office.admission import DOMAIN, Admission
+from runtime.office.link import Link
+from runtime.office.listen import IpcClaim, ListenFault
+
+HIGH_WATER = 10_000
+BURST_BYTES = 64 * 1024
+BURST_ENVELOPES = 256
+RECONNECT_MS = 20
+RECONNECT_MAX_MS = 500
+HEARTBEAT_MS = 1_000
+HEARTBEAT_TIMEOUT_MS = 3_000
+SETTLE_S = 0.02
+"""After a connection broke, libzmq needs this long until a send to it fails."""
+
+GREET_S = 0.002
+"""A connection takes its first message a moment after its handshake."""
+
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+
+Socket = zmq.Socket[bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Curve25519: the own pair, and the public keys of every process that may be met (32 bytes each)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+    peers: Mapping[str, bytes]
+
+
+@dataclass(slots=True)
+class Door:
+    """A DEALER to one peer that this process dials."""
+
+    peer: str
+    socket: Socket
+    monitor: Socket
+    link: Link | None = None
+    greeting: bool = False
+    greeted_with: int = 0
+    warned: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """Where an envelope came in; its answer leaves by the same connection."""
+
+    office: PostOffice
+    peer: str
+    identity: bytes
+
+
+class PostOffice:
+    """`receive` gets every good envelope and `failed` every one of ours that did not leave, on the office's thread.
+
+    `peer_up(name, incarnation)` and `peer_down(name, incarnation, reason)` report links. Of a name the newest
+    connection wins and ends the older one, except for those in `crowd`, who may connect several times.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        plane: str,
+        incarnation: int,
+        keys: Keys,
+        listen: str | None,
+        dial: Mapping[str, str],
+        receive: Callable[[Envelope], object],
+        failed: Callable[[Envelope, AskFailure, str, str], object],
+        peer_up: Callable[[NodeName, int], object] = lambda *_: None,
+        peer_down: Callable[[NodeName, int, str], object] = lambda *_: None,
+        log: Callable[..., object] = lambda *_: None,
+        beat_s: float = 1.0,
+        crowd: frozenset[str] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.plane = plane
+        self.incarnation = incarnation
+        self._keys = keys
+        self._listen = listen
+        self._dial = dict(dial)
+        self._receive = receive
+        self._failed = failed
+        self._peer_up = peer_up
+        self._peer_down = peer_down
+        self._log = log
+        self._beat_s = beat_s
+        self._crowd = crowd
+        self._outbox: deque[Envelope] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sleeping = False
+        self._closing = False
+        self._ready = Event()
+        self._fault: BaseException | None = None
+        self._thread = Thread(target=self._run, name=f"office-{plane}", daemon=True)
+        self._doors: dict[str, Door] = {}
+        self._guests: dict[bytes, Link] = {}
+        self._newest: dict[str, bytes] = {}
+        self._known: dict[tuple[str, int], Link] = {}
+        self._counted: dict[str, int] = {}
+        self._probe_at: float | None = None
+
+    # any thread
+
+    def start(self) -> None:
+        """Take the address and start the thread. Raises `ListenFault`."""
+        self._thread.start()
+        self._ready.wait()
+        if self._fault is not None:
+            self._thread.join()
+            raise self._fault
+
+    def post(self, envelope: Envelope) -> None:
+        """Hand over for sending; a failure comes to `failed`. Never blocks."""
+        self._outbox.append(envelope)
+        if self._sleeping:
+            self._sleeping = False
+            os.eventfd_write(self._wake, 1)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued, then let go of everything."""
+        if self._thread.is_alive() and current_thread() is not self._thread:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join(timeout_s)
+
+    def reaches(self, process: str) -> bool:
+        """Whether a link to `process` is up now."""
+        door = self._doors.get(process)
+        if door is not None:
+            return door.link is not None and door.link.up
+        return process in self._newest
+
+    def rows(self) -> list[LinkRow]:
+        links = [*self._known.values()]
+        return [
+            LinkRow(
+                process=NodeName(link.peer),
+                plane=self.plane,
+                up=link.up,
+                incarnation=link.incarnation,
+                sent=link.sent,
+                received=link.count_received,
+                unacknowledged=link.sent - link.acknowledged,
+                duplicates=link.duplicates,
+                gaps=link.gaps,
+                unconfirmed=link.unconfirmed,
+            )
+            for link in links
+        ]
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """Bad frames and refused connections by name."""
+        return dict(self._counted)
+
+    # the office's thread
+
+    def _run(self) -> None:
+        try:
+            self._open()
+        except BaseException as fault:
+            self._fault = fault
+            self._ready.set()
+            self._shut()
+            return
+        self._ready.set()
+        try:
+            self._serve()
+        finally:
+            self._shut()
+
+    def _open(self) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._context.linger = 0
+        self._claim: IpcClaim | None = None
+        self._admission: Admission | None = None
+        self._router: Socket | None = None
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake, zmq.POLLIN)
+        if self._listen is not None:
+            names = {key: peer for peer, key in self._keys.peers.items()}
+            self._admission = Admission(self._context, names, lambda who: self._count("refused_connection", who))
+            self._poller.register(self._admission.socket, zmq.POLLIN)
+            self._router, self._router_monitor = self._bind(self._listen)
+            self._poller.register(self._router, zmq.POLLIN)
+            self._poller.register(self._router_monitor, zmq.POLLIN)
+        for peer, endpoint in self._dial.items():
+            door = self._connect(peer, endpoint)
+            self._doors[peer] = door
+            self._poller.register(door.socket, zmq.POLLIN)
+            self._poller.register(door.monitor, zmq.POLLIN)
+
+    def _bind(self, endpoint: str) -> tuple[Socket, Socket]:
+        if endpoint.startswith("ipc://"):
+            self._claim = IpcClaim(endpoint.removeprefix("ipc://"))
+        router = self._socket(zmq.ROUTER)
+        router.curve_server = True
+        router.zap_domain = DOMAIN
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            router.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise ListenFault(
+                f"cannot listen on {endpoint}: {error}; another program may use the port (ss -ltnp), "
+                "or the host is not this one: set [endpoints] in cluster.toml"
+            ) from None
+        return router, monitor
+
+    def _connect(self, peer: str, endpoint: str) -> Door:
+        dealer = self._socket(zmq.DEALER)
+        dealer.setsockopt(zmq.IMMEDIATE, 1)
+        dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, self._keys.peers[peer])
+        monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED)
+        dealer.connect(endpoint)
+        return Door(peer, dealer, monitor)
+
+    def _socket(self, kind: int) -> Socket:
+        socket = self._context.socket(kind)
+        socket.linger = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + BURST_BYTES)
+        socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        return socket
+
+    def _serve(self) -> None:
+        handlers: dict[Any, Callable[[], None]] = {self._wake: self._woken}
+        if self._router is not None:
+            assert self._admission is not None
+            handlers[self._admission.socket] = self._admission.answer
+            handlers[self._router] = self._read_router
+            handlers[self._router_monitor] = self._read_router_monitor
+        for door in self._doors.values():
+            handlers[door.socket] = self._reader_of(door)
+            handlers[door.monitor] = self._monitor_reader_of(door)
+        beat_at = time.monotonic() + self._beat_s
+        while not self._closing:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self._beat_s
+                self._beat(now)
+            if self._probe_at is not None and now >= self._probe_at:
+                self._probe_at = None
+                self._beat_guests()
+            until = beat_at if self._probe_at is None else min(beat_at, self._probe_at)
+            if self._greet():
+                until = min(until, now + GREET_S)
+            self._sleeping = True
+            wait_ms = 0 if self._outbox else max(0, round((until - now) * 1000) + 1)
+            events = self._poller.poll(wait_ms)
+            self._sleeping = False
+            for socket, _ in events:
+                handlers[socket]()
+            if self._outbox:
+                self._send_queued()
+        self._send_queued()
+
+    def _woken(self) -> None:
+        os.eventfd_read(self._wake)
+
+    # sending
+
+    def _send_queued(self) -> None:
+        """Everything queued, as few ZeroMQ messages as the order to each peer allows."""
+        now = time.monotonic()
+        while self._outbox:
+            bundles: dict[tuple[str, bytes], tuple[Link, list[bytes], list[Envelope]]] = {}
+            for _ in range(min(len(self._outbox), BURST_ENVELOPES)):
+                envelope = self._outbox.popleft()
+                where = self._where(envelope)
+                if where is None:
+                    self._did_not_leave(envelope, AskFailure.UNREACHABLE, "", f"no link to {process_of(envelope.to)}")
+                    continue
+                peer, identity, link = where
+                try:
+                    body = envelope.encoded()
+                except (TypeError, ValueError, msgspec.MsgspecError) as error:
+                    self._did_not_leave(envelope, AskFailure.REFUSED, KernelRefusal.MALFORMED.value, str(error))
+                    continue
+                if len(body) > MAX_MESSAGE_BYTES - 4096:
+                    reason = f"{envelope.tag} has {len(body)} bytes, at most {MAX_MESSAGE_BYTES - 4096} travel"
+                    self._did_not_leave(envelope, AskFailure.REFUSED, KernelRefusal.TOO_LARGE.value, reason)
+                    continue
+                key = (peer, identity)
+                bundle = bundles.get(key)
+                if bundle is None:
+                    bundle = bundles[key] = (link, [], [])
+                elif len(body) + sum(map(len, bundle[1])) > BURST_BYTES:
+                    self._send_bundle(key, bundle)
+                    bundle = bundles[key] = (link, [], [])
+                bundle[1].append(pack(envelope, link.next_sequence(), self.incarnation, now))
+                bundle[2].append(envelope)
+            for key, bundle in bundles.items():
+                self._send_bundle(key, bundle)
+
+    def _where(self, envelope: Envelope) -> tuple[str, bytes, Link] | None:
+        route: Route | None = envelope.route
+        peer = process_of(envelope.to) if route is None else route.peer
+        door = self._doors.get(peer)
+        if door is not None:
+            return None if door.link is None or not door.link.up else (peer, b"", door.link)
+        identity = self._newest.get(peer, b"") if route is None else route.identity
+        link = self._guests.get(identity)
+        return None if link is None or not link.up else (peer, identity, link)
+
+    def _send_bundle(self, key: tuple[str, bytes], bundle: tuple[Link, list[bytes], list[Envelope]]) -> None:
+        peer, identity = key
+        link, parts, envelopes = bundle
+        if not parts:
+            return
+        if self._send(peer, identity, b"".join(parts)):
+            for envelope in envelopes:
+                if envelope.kind is Kind.ASK:
+                    link.asks[(envelope.sender, envelope.correlation)] = envelope
+            return
+        link.sent -= len(parts)  # they never left, so they are no gap
+        for envelope in envelopes:
+            self._did_not_leave(envelope, AskFailure.UNREACHABLE, "", f"the link to {peer} takes nothing")
+
+    def _send(self, peer: str, identity: bytes, frame: bytes) -> bool:
+        door = self._doors.get(peer)
+        try:
+            if door is not None:
+                door.socket.send(frame, zmq.NOBLOCK)
+            else:
+                assert self._router is not None
+                self._router.send_multipart([identity, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            self._count("high_water", peer)
+            return False
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                self._guest_left(identity, "its connection is gone")
+                return False
+            raise
+        return True
+
+    def _did_not_leave(self, envelope: Envelope, failure: AskFailure, code: str, reason: str) -> None:
+        self._failed(envelope, failure, code, reason)
+
+    def _greet(self) -> bool:
+        """Say HELLO where a handshake is through; True while somebody is still to be greeted."""
+        waiting = False
+        for door in self._doors.values():
+            if door.greeting:
+                door.greeted_with = 0 if door.link is None else door.link.sent
+                door.greeting = not self._control(Kind.HELLO, door.peer, b"", door.link)
+                waiting = waiting or door.greeting
+        return waiting
+
+    def _control(self, kind: Kind, peer: str, identity: bytes, link: Link | None) -> bool:
+        """HELLO (its sequence says how much was sent before) or BEAT (its correlation acknowledges)."""
+        envelope = Envelope(
+            kind,
+            Address(f"{peer}/office"),
+            Address(f"{self.name}/office"),
+            body=b"\xc0",
+            correlation=0 if link is None else link.received,
+        )
+        sequence = 0 if link is None else link.sent
+        return self._send(peer, identity, pack(envelope, sequence, self.incarnation, 0.0))
+
+    # receiving
+
+    def _read_router(self) -> None:
+        assert self._router is not None
+        for _ in range(BURST_ENVELOPES):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            identity = frames[0].bytes
+            user = frames[-1].get("User-Id")
+            name = user if isinstance(user, str) else bytes(user).decode()
+            if len(frames) != 2:
+                self._count("bad_frame", f"{name}: {len(frames)} parts")
+                continue
+            self._read(name, identity, frames[1].bytes)
+
+    def _reader_of(self, door: Door) -> Callable[[], None]:
+        def read() -> None:
+            for _ in range(BURST_ENVELOPES):
+                try:
+                    frames = door.socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    return
+                if len(frames) != 1:
+                    self._count("bad_frame", f"{door.peer}: {len(frames)} parts")
+                    continue
+                self._read(door.peer, b"", frames[0])
+
+        return read
+
+    def _read(self, name: str, identity: bytes, frame: bytes) -> None:
+        """Every envelope of one frame from the process that the connection's key is listed under."""
+        try:
+            for arrived in unpack(frame, time.monotonic()):
+                envelope = arrived.envelope
+                if process_of(envelope.sender) != name:
+                    raise BadFrame(f"says it is from {envelope.sender}, its key is {name}'s")
+                if envelope.kind is Kind.HELLO:
+                    self._hello(name, identity, arrived.incarnation, arrived.sequence)
+                    continue
+                link = self._link(name, identity)
+                if link is None or link.incarnation != arrived.incarnation:
+                    raise BadFrame("spoke before its HELLO")
+                if envelope.kind is Kind.BEAT:
+                    link.acknowledge(envelope.correlation)
+                    continue
+                if not link.arrived(arrived.sequence):
+                    continue
+                if envelope.kind in (Kind.ANSWER, Kind.FAILURE):
+                    link.asks.pop((envelope.to, envelope.correlation), None)
+                if process_of(envelope.to) != self.name:
+                    raise BadFrame(f"is for {envelope.to}, this is {self.name}")
+                envelope.route = Route(self, name, identity)
+                self._receive(envelope)
+        except BadFrame as bad:
+            self._count("bad_frame", f"{name}: {bad}")
+
+    def _link(self, name: str, identity: bytes) -> Link | None:
+        door = self._doors.get(name)
+        return self._guests.get(identity) if door is None else door.link
+
+    def _hello(self, name: str, identity: bytes, incarnation: int, sequence: int) -> None:
+        door = self._doors.get(name)
+        link = self._known.get((name, incarnation))
+        if link is None:
+            link = self._known[(name, incarnation)] = Link(name, incarnation)
+            link.begin(0 if door is None else door.greeted_with, sequence)
+        else:
+            link.again(sequence)
+        if door is not None:
+            previous, door.link, door.warned = door.link, link, False
+            if previous is not None and previous is not link and previous.up:
+                self._ended(previous, "a new incarnation answers")
+        else:
+            older = self._newest.get(name)
+            self._guests[identity] = link
+            self._newest[name] = identity
+            if older is not None and older != identity and name not in self._crowd:
+                self._guest_left(older, "a newer connection of the same process said HELLO")
+            self._control(Kind.HELLO, name, identity, link)
+        for key in [key for key, old in self._known.items() if key[0] == name and not old.up]:
+            del self._known[key]
+        self._peer_up(NodeName(name), incarnation)
+
+    # ends
+
+    def _monitor_reader_of(self, door: Door) -> Callable[[], None]:
+        def read() -> None:
+            for event in _events(door.monitor):
+                if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    door.greeting = True
+                elif event & zmq.EVENT_DISCONNECTED:
+                    door.greeting = False
+                    if door.link is not None and door.link.up:
+                        self._ended(door.link, "the connection ended")
+                elif not door.warned:
+                    door.warned = True
+                    why = "one of the two directories lists another key: compare directory.json at both ends"
+                    self._count("handshake_failed", f"{door.peer}: {why}")
+
+        return read
+
+    def _read_router_monitor(self) -> None:
+        for _ in _events(self._router_monitor):
+            self._probe_at = time.monotonic() + SETTLE_S
+
+    def _guest_left(self, identity: bytes, reason: str) -> None:
+        link = self._guests.pop(identity, None)
+        if link is None:
+            return
+        if self._newest.get(link.peer) == identity:
+            del self._newest[link.peer]
+        if link not in self._guests.values():
+            self._ended(link, reason)
+
+    def _ended(self, link: Link, reason: str) -> None:
+        """Count what is unconfirmed, and tell every asker that nothing is known."""
+        lost = link.ended()
+        if lost:
+            self._log("warning", f"{lost} envelopes to {link.peer} stay unconfirmed: {reason}")
+        asks, link.asks = link.asks, {}
+        for envelope in asks.values():
+            self._failed(envelope, AskFailure.DIED, "", f"the link to {link.peer} ended: {reason}")
+        self._peer_down(NodeName(link.peer), link.incarnation, reason)
+
+    def _beat(self, now: float) -> None:
+        for door in self._doors.values():
+            if door.link is not None and door.link.up:
+                self._control(Kind.BEAT, door.peer, b"", door.link)
+        self._beat_guests()
+        for link in self._known.values():
+            late = [key for key, ask in link.asks.items() if ask.deadline is not None and ask.deadline + 1 < now]
+            for key in late:
+                del link.asks[key]
+
+    def _beat_guests(self) -> None:
+        for identity, link in list(self._guests.items()):
+            self._control(Kind.BEAT, link.peer, identity, link)
+
+    def _count(self, what: str, detail: str) -> None:
+        self._counted[what] = self._counted.get(what, 0) + 1
+        self._log("warning", f"{what.replace('_', ' ')} on {self.plane}: {detail}")
+
+    def _shut(self) -> None:
+        self._context.destroy(linger=0)  # with every socket that was opened, a half-open office's too
+        if self._claim is not None:
+            self._claim.release()
+        os.close(self._wake)
+
+
+def _events(monitor: Socket) -> list[int]:
+    found = []
+    while True:
+        try:
+            found.append(int(parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]))
+        except zmq.Again:
+            return found
