@@ -6,6 +6,7 @@ owed: saved with the state, then paid, again after a restart; its idempotency ke
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ PLACE = "workload.place"
 REFUSE = "workload.refuse"
 LIFECYCLE = "workload.lifecycle"
 
+_EPOCH = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})")
+
 APPEND_ATTEMPTS = 2
 TAIL_RECORDS = 1_000
 
@@ -38,8 +41,13 @@ async def append(core: Core, ctx: Context, kind: str, payload: dict[str, Any]) -
 
 def owe(core: Core, kind: str, payload: dict[str, Any]) -> None:
     """Note a record of something that has happened; `core.save` makes the debt durable, `pay` writes the record."""
+    plain = msgspec.to_builtins(payload)
+    try:
+        data = encode(plain)
+    except CanonicalFault as fault:  # what a node said has no canonical form; that it happened is told all the same
+        data = encode({**plain, "target_result": f"left out: {fault}"})
     key = _next_key(core)
-    core.state.owed[key] = Owed(key=key, kind=kind, payload=encode(msgspec.to_builtins(payload)))
+    core.state.owed[key] = Owed(key=key, kind=kind, payload=data)
     core.dirty = True
 
 
@@ -68,19 +76,21 @@ async def ensure_current(core: Core, ctx: Context) -> None:
     chain cannot be read. A dispatch that the chain tells of and the state does not know means an old state."""
     core.check_unblocked()
     after = core.state.chain_sequence
-    while not core.current:
+    while not core.is_current():
         try:
             tail = await ctx.ask(
                 core.addresses.chain, Tail(count=TAIL_RECORDS, after=after), core.settings.write_timeout_s
             )
         except AskFailed as failure:
             raise PlaneRefusal(PlaneError.NO_RECORD, f"the chain cannot be read ({failure})") from None
+        if core.is_current():  # another procedure was faster; what follows on the chain may be of this incarnation
+            return
         for record in tail.records:
             if record.source == SOURCE:
                 _compare(core, record.sequence, record.payload)
         core.check_unblocked()
         if not tail.records:
-            core.current = True
+            core.mark_current()
         else:
             after = tail.records[-1].sequence
 
@@ -89,10 +99,10 @@ def _compare(core: Core, sequence: int, payload: bytes) -> None:
     told = decode(payload)
     if not isinstance(told, dict) or told.get("phase") != "dispatching":
         return
-    slot, epoch = told.get("slot"), told.get("epoch")
-    term, _, number = str(epoch).partition(".")
-    known = (core.known_term, core.known_epochs.get(str(slot), 0))
-    if (int(term), int(number)) > known:
+    slot, epoch = str(told.get("slot")), str(told.get("epoch"))
+    parts = _EPOCH.fullmatch(epoch)
+    known = (core.known_term, core.known_epochs.get(slot, 0))
+    if parts is None or (int(parts[1]), int(parts[2])) > known:
         core.block(
             f"the state is behind the chain: record {sequence} tells of epoch {epoch} of {slot}, the state knows "
             f"{known[0]}.{known[1]}; restore the newest state of the controller before anything is placed"

@@ -14,11 +14,14 @@ import msgspec
 from actors.actor import AskFailed, Context
 from actors.placement.signed import Rejected, Signer, new_request, sign_request, verify_response
 from messages.base import Address
-from messages.control import Accepted, ControlCall, ControlRequest, Method, Refusal, RefusalCode, SignedObject
+from messages.control import Accepted, ControlAnswer, ControlCall, ControlRequest, Method, Refusal, SignedObject
 from messages.identity import Identity
 from messages.system import AskFailure, KernelRefusal
 
 T = TypeVar("T")
+
+MAX_REASON = 2_000
+"""Characters of a node's reason that are kept: it goes to the chain and to people."""
 
 NEVER_ARRIVED = frozenset(
     {
@@ -70,54 +73,60 @@ class CallIndeterminate:
 CallOutcome = CallAccepted[T] | CallRefused | CallUnreachable | CallIndeterminate
 
 
-async def call(
-    ctx: Context,
-    signer: Signer,
-    node: Identity,
-    method: Method,
-    result: type[T],
-    *,
-    term: int,
-    timeout_s: float,
-    body: Any = None,
-    decision_id: str | None = None,
-) -> CallOutcome[T]:
-    """Ask the agent of `node`; the answer must be signed by that node's key. Never raises for what a node says.
+class Call(Generic[T]):
+    """A signed request to the agent of `node`: the ask to await, and what its answer means.
 
     `result` is the type of an accepted result; one that does not fit it is no valid answer.
     """
-    request = new_request(
-        method,
-        requester=signer.node_id,
-        target=node.node_id,
-        nonce=f"{ctx.random.getrandbits(128):032x}",
-        now_ms=ctx.wall(),
-        term=term,
-        decision_id=decision_id,
-        body=body,
-    )
-    try:
-        signed = sign_request(signer, request)
-    except ValueError as error:
-        return CallRefused(Refusal(code=RefusalCode.INVALID_REQUEST, reason=str(error)))
-    agent = Address(f"{node.name}/agent")
-    try:
-        answer = await ctx.ask(agent, ControlCall(method=method.value, request=signed), timeout_s)
-    except AskFailed as failure:
-        return _without_answer(method, failure)
-    try:
-        return _answered(answer.response, request, node, result)
-    except Rejected as rejected:
-        return _lost(method, f"the answer is not valid: {rejected.refusal.reason}")
-    except (msgspec.ValidationError, ValueError) as error:
-        return _lost(method, f"the result makes no sense: {error}")
+
+    __slots__ = ("_method", "_node", "_request", "_result", "ask")
+
+    def __init__(
+        self,
+        ctx: Context,
+        signer: Signer,
+        node: Identity,
+        method: Method,
+        result: type[T],
+        *,
+        term: int,
+        timeout_s: float,
+        body: Any = None,
+        decision_id: str | None = None,
+    ) -> None:
+        """Raises `ValueError` when the request is too large to be sent."""
+        self._request = new_request(
+            method,
+            requester=signer.node_id,
+            target=node.node_id,
+            nonce=f"{ctx.random.getrandbits(128):032x}",
+            now_ms=ctx.wall(),
+            term=term,
+            decision_id=decision_id,
+            body=body,
+        )
+        self._node, self._method, self._result = node, method, result
+        message = ControlCall(method=method.value, request=sign_request(signer, self._request))
+        self.ask = ctx.ask(Address(f"{node.name}/agent"), message, timeout_s)
+
+    def outcome(self, answer: ControlAnswer | AskFailed) -> CallOutcome[T]:
+        """How the call ended. Never raises for what a node says."""
+        if isinstance(answer, AskFailed):
+            return _without_answer(self._method, answer)
+        try:
+            return _answered(answer.response, self._request, self._node, self._result)
+        except Rejected as rejected:
+            return _lost(self._method, f"the answer is not valid: {rejected.refusal.reason}")
+        except (msgspec.ValidationError, ValueError) as error:
+            return _lost(self._method, f"the result makes no sense: {error}")
 
 
 def _answered(signed: SignedObject, request: ControlRequest, node: Identity, result: type[T]) -> CallOutcome[T]:
     response, _ = verify_response(signed, request, node.public_key)
     if isinstance(response.outcome, Accepted):
         return CallAccepted(msgspec.convert(response.outcome.result, result))
-    return CallRefused(response.outcome.refusal)
+    refusal = response.outcome.refusal
+    return CallRefused(msgspec.structs.replace(refusal, reason=refusal.reason[:MAX_REASON]))
 
 
 def _without_answer(method: Method, failure: AskFailed) -> CallUnreachable | CallIndeterminate:
@@ -132,4 +141,4 @@ def _lost(method: Method, reason: str) -> CallUnreachable | CallIndeterminate:
     return CallIndeterminate(reason) if method.mutates else CallUnreachable(reason)
 
 
-__all__ = ["CallAccepted", "CallIndeterminate", "CallOutcome", "CallRefused", "CallUnreachable", "call"]
+__all__ = ["Call", "CallAccepted", "CallIndeterminate", "CallOutcome", "CallRefused", "CallUnreachable"]

@@ -7,17 +7,18 @@ every grant until it is repaired (design 8).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from actors.actor import AskFailed, Context
 from actors.packages.keys import TrustAnchors
-from actors.placement.calls import CallOutcome, CallRefused, CallUnreachable, call
+from actors.placement.calls import Call, CallOutcome, CallRefused, CallUnreachable
 from actors.placement.order import PlaneRefusal
 from actors.placement.signed import Signer
 from actors.placement.state import DOCUMENT, PlaneState, StateDamaged
 from actors.placement.view import View
 from messages.base import Address, Record
-from messages.control import Method, RefusalCode
+from messages.control import Method, Refusal, RefusalCode
 from messages.engine import ScoringWeights
 from messages.placement import PlaneError
 from messages.ports import LoadDocument, PortRefusal, SaveDocument
@@ -50,8 +51,8 @@ class PlaneAddresses(Record, frozen=True):
 class Core:
     """Shared by every procedure of one incarnation.
 
-    `active` are the slots that a procedure is working on; `current` is true once the state was compared with the
-    chain; `dirty` while the state in memory is ahead of the disk.
+    `active` are the slots that a procedure is working on; `mark_current` is called once the state was compared with
+    the chain; `dirty` while the state in memory is ahead of the disk.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class Core:
         self.addresses = addresses
         self.state = PlaneState()
         self.loaded = False
-        self.current = False
         self.dirty = False
         self.active: set[str] = set()
         self.known_term = 0
         self.known_epochs: dict[str, int] = {}
         self.records = 0
         self._blocked: str | None = None
+        self._current = False
 
     @property
     def node_id(self) -> str:
@@ -92,6 +93,13 @@ class Core:
     def block(self, reason: str) -> None:
         """Grant nothing more in this incarnation; the first reason stays."""
         self._blocked = self._blocked or reason
+
+    def is_current(self) -> bool:
+        """Whether the state was found to know all that the chain tells."""
+        return self._current
+
+    def mark_current(self) -> None:
+        self._current = True
 
     def check_unblocked(self) -> None:
         """Raises `PlaneRefusal` (`stale_state`)."""
@@ -151,20 +159,58 @@ class Core:
         timeout_s: float | None = None,
     ) -> CallOutcome[T]:
         """A signed call under this incarnation's term; 20 s unless told otherwise."""
+        made = self._make(ctx, node_id, method, result, body=body, decision_id=decision_id, timeout_s=timeout_s)
+        if not isinstance(made, Call):
+            return made
+        try:
+            outcome = made.outcome(await made.ask)
+        except AskFailed as failure:
+            outcome = made.outcome(failure)
+        return self._notice(node_id, outcome)
+
+    async def call_all(
+        self, ctx: Context, node_ids: Sequence[str], method: Method, result: type[T], *, body: Any = None
+    ) -> dict[str, CallOutcome[T]]:
+        """The same question to several nodes, side by side: a node that hangs delays nobody else's answer."""
+        made = {node_id: self._make(ctx, node_id, method, result, body=body) for node_id in node_ids}
+        asked = [(node_id, call) for node_id, call in made.items() if isinstance(call, Call)]
+        answers = await ctx.all_of([call.ask for _, call in asked])
+        outcomes = {node_id: call for node_id, call in made.items() if not isinstance(call, Call)}
+        for (node_id, call), answer in zip(asked, answers, strict=True):
+            outcomes[node_id] = self._notice(node_id, call.outcome(answer))
+        return outcomes
+
+    def _make(
+        self,
+        ctx: Context,
+        node_id: str,
+        method: Method,
+        result: type[T],
+        *,
+        body: Any = None,
+        decision_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Call[T] | CallOutcome[T]:
         node = self.view.nodes.get(node_id)
         if node is None:
             return CallUnreachable(f"{node_id} is not in the directory")
-        outcome = await call(
-            ctx,
-            self.signer,
-            node.identity,
-            method,
-            result,
-            term=self.state.term,
-            timeout_s=self.settings.read_timeout_s if timeout_s is None else timeout_s,
-            body=body,
-            decision_id=decision_id,
-        )
+        try:
+            return Call(
+                ctx,
+                self.signer,
+                node.identity,
+                method,
+                result,
+                term=self.state.term,
+                timeout_s=self.settings.read_timeout_s if timeout_s is None else timeout_s,
+                body=body,
+                decision_id=decision_id,
+            )
+        except ValueError as error:
+            return CallRefused(Refusal(code=RefusalCode.INVALID_REQUEST, reason=str(error)))
+
+    def _notice(self, node_id: str, outcome: CallOutcome[T]) -> CallOutcome[T]:
+        """A node that has seen a higher term knows more than this controller."""
         if isinstance(outcome, CallRefused) and outcome.refusal.code is RefusalCode.STALE_TERM:
             self.block(
                 f"{self.view.label(node_id)} has seen a higher term than {self.state.term} ({outcome.refusal.reason}): "

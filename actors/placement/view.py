@@ -89,6 +89,10 @@ class Node:
             return Liveness.UNKNOWN
         return Liveness.ALIVE
 
+    def is_known(self, now_s: int) -> bool:
+        """It was heard, its inventory is complete and its facts are fresh."""
+        return self.beat is not None and not self.beat.adopting and self.has_fresh_facts(now_s)
+
     def has_fresh_facts(self, now_s: int) -> bool:
         return self.facts is not None and self.facts.is_fresh(now_s)
 
@@ -170,6 +174,8 @@ class View:
             raise FactsRefused(f"{beat.node_id[:64]} is not in the directory")
         if beat.name != node.identity.name or sender is None or sender.partition("/")[0] != node.identity.name:
             raise FactsRefused(f"{beat.node_id} is {node.identity.name}, not {beat.name[:64]} (from {sender})")
+        if node.beat is not None and node.beat.incarnation != beat.incarnation:
+            node.facts, node.payload = None, b""  # a restarted agent counts its facts anew
         node.beat, node.beat_at = msgspec.structs.replace(beat, facts=None), now
         return node
 
