@@ -175,6 +175,10 @@ class Context(ABC):
         """The actor's own stream; unpredictable in the live world, seeded by the address in the simulated one."""
 
     @abstractmethod
+    def run(self, procedure: Procedure) -> None:
+        """Run one more procedure for the same message, from the next turn of the actor on."""
+
+    @abstractmethod
     def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> None:
         """Start an actor of this process. Its end is told to watchers as `Down`. Raises `ValueError` if it exists."""
 

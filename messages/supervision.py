@@ -76,7 +76,7 @@ class ChildView(Record, frozen=True, kw_only=True):
     last_exit: str = ""
 
 
-class SupervisorView(Record, frozen=True, kw_only=True):
+class SupervisorView(Message, frozen=True, kw_only=True):
     """A supervisor and its children in start order. `closing`: why it is shutting down, empty while it is not."""
 
     strategy: Strategy
@@ -88,7 +88,7 @@ class ShowChildren(Request[SupervisorView], frozen=True, kw_only=True):
     """Ask for the children as they are now."""
 
 
-class ChildDone(Record, frozen=True, kw_only=True):
+class ChildDone(Message, frozen=True, kw_only=True):
     """What an operator's verb answers: the child as it is now, or the refusal and what to do."""
 
     child: ChildView | None = None
@@ -112,3 +112,30 @@ class Shutdown(Message, frozen=True, kw_only=True):
     """Stop every child in reverse start order, then end."""
 
     reason: str = "asked to"
+
+
+class ProcessReady(Message, frozen=True, kw_only=True):
+    """Told by a process's supervisor to the root: every actor of this life has started, its mailboxes answer."""
+
+    name: str
+    incarnation: int
+
+
+class ProcessBeat(Message, frozen=True, kw_only=True):
+    """Told by a process's supervisor to the root each beat, out of the mailbox loops of its actors.
+
+    `slowest_ms`: the longest that one of them took to answer; `mailbox`: the longest mailbox.
+    """
+
+    name: str
+    incarnation: int
+    slowest_ms: int
+    mailbox: int
+
+
+class Tick(Message, frozen=True, kw_only=True):
+    """The supervisor's own timer."""
+
+
+class BeatDue(Message, frozen=True, kw_only=True):
+    """The supervisor's own timer for beats."""

@@ -67,6 +67,10 @@ class Ping(Request[Done], frozen=True):
     """Answered by the mailbox loop itself, before anything that waits: a beat."""
 
 
+class AwaitReady(Request[Done], frozen=True):
+    """Answered when the actor has started: from then on its mailbox takes ordinary messages."""
+
+
 class StateReport(Message, frozen=True):
     """An actor's own account of its state, as plain data."""
 
@@ -171,4 +175,4 @@ class GetProcess(Request[ProcessReport], frozen=True):
     """Answered by any actor of a process for the whole process."""
 
 
-SystemRequest = Ping | GetState | GetStatistics | Trace | Suspend | Resume | ListActors | GetProcess
+SystemRequest = Ping | AwaitReady | GetState | GetStatistics | Trace | Suspend | Resume | ListActors | GetProcess

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.actor import Acquire, Actor, AllOf, Ask, AskFailed, Context, Effect, Sleep
+from actors.actor import Acquire, Actor, AllOf, Ask, AskFailed, Context, Effect, Procedure, Sleep
 from messages.base import Address, Message, NodeName, answer_type
 from messages.system import (
     AskFailure,
+    AwaitReady,
     Done,
     ExitKind,
     GetProcess,
@@ -116,6 +117,7 @@ class Cell:
         self._ready: deque[Running] = deque()
         self._last = 0
         self._starting = False
+        self._expecting: list[CellContext] = []
         self._suspended = False
         self._tracing: tuple[list[TraceLine], int, CellContext] | None = None
         self._random: Random | None = None
@@ -180,7 +182,9 @@ class Cell:
     def _has_started(self) -> None:
         self._starting = False
         self._hold()
-        self.world.started(self)
+        for context in self._expecting:
+            context.reply(Done())
+        self._expecting.clear()
 
     def _hold(self) -> None:
         held = self._starting or self._suspended
@@ -251,6 +255,10 @@ class Cell:
     def _run(self, running: Running) -> None:
         self._procedures[running] = None
         self._advance(running)
+
+    def run_later(self, running: Running) -> None:
+        self._procedures[running] = None
+        self._ready.append(running)
 
     def _advance(self, running: Running, value: Any = None, error: AskFailed | None = None) -> None:
         """Drive the procedure until it waits or ends."""
@@ -433,8 +441,8 @@ class Cell:
             except RuntimeError as error:
                 self.world.log("warning", self.address, "a procedure waited while it was closed", {"exception": error})
             running.context.fail(died, closing=True)
-        if self._tracing is not None:
-            self._tracing[2].fail(died, closing=True)
+        for context in [*self._expecting, *([self._tracing[2]] if self._tracing is not None else [])]:
+            context.fail(died, closing=True)
         for item in self.mailbox.close():
             if isinstance(item, Envelope):
                 if item.kind is Kind.ASK:
@@ -452,6 +460,11 @@ class Cell:
         match message:
             case Ping():
                 context.reply(Done())
+            case AwaitReady():
+                if self._starting:
+                    self._expecting.append(context)
+                else:
+                    context.reply(Done())
             case GetState():
                 state = msgspec.to_builtins(self.actor.state() if self.actor else {}, str_keys=True)
                 context.reply(StateReport(address=self.address, state=state))
@@ -601,6 +614,12 @@ class CellContext(Context):
     @property
     def random(self) -> Random:
         return self._cell.random()
+
+    def run(self, procedure: Procedure) -> None:
+        if self._cell.ended:
+            procedure.close()
+        else:
+            self._cell.run_later(Running(procedure, self))
 
     def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> None:
         if not self._cell.ended:

@@ -84,9 +84,6 @@ class World(ABC):
         if cell is not None:
             cell.request_stop()
 
-    def started(self, cell: Cell) -> None:  # noqa: B027
-        """The cell's own mailbox answers from now on."""
-
     def ended(self, cell: Cell, kind: ExitKind, reason: str) -> None:
         if self.cells.get(cell.address) is cell:
             del self.cells[cell.address]

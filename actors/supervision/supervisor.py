@@ -1,0 +1,313 @@
+"""The actor around `Supervision`: starts, watches, beats and stops children (design 6).
+
+One class for both kinds of child. An actor is spawned and is ready when it has started; a process is started through
+the `processes` port and is ready when its own supervisor says so. Readiness is raced with death in both cases.
+
+A thread cannot be killed, so an actor that hangs, or that does not stop in time, takes its process with it: this
+actor then crashes, the process ends, and the root starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actors.actor import Actor, AskFailed, Context, Procedure
+from actors.supervision.policy import (
+    Backoff,
+    ChildSpec,
+    Decision,
+    Escalate,
+    Finished,
+    Intensity,
+    Kill,
+    Park,
+    Refused,
+    Schedule,
+    Start,
+    Stop,
+    Supervision,
+)
+from messages.base import Address
+from messages.ports import ProcessExited, SignalProcess, StartProcess
+from messages.supervision import (
+    BeatDue,
+    ChildDone,
+    ChildState,
+    ProcessBeat,
+    ProcessReady,
+    ShowChildren,
+    Shutdown,
+    Spent,
+    StartChild,
+    StopChild,
+    Strategy,
+    Tick,
+)
+from messages.system import AwaitReady, Down, ExitKind, GetStatistics, PeerDown, PeerUp
+
+SIGTERM, SIGKILL = 15, 9
+
+
+@dataclass(frozen=True)
+class ActorChild:
+    """`hung_after_s` None: never judged by its beats, as for a port, which may wait for a disk."""
+
+    spec: ChildSpec
+    address: Address
+    factory: Callable[[], Actor[Any]]
+    hung_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ProcessChild:
+    """A process of the cluster; `hung_after_s` of silence from its supervisor and it is killed."""
+
+    spec: ChildSpec
+    role: str
+    hung_after_s: float
+
+
+class SupervisorFailed(Exception):
+    """The budget is spent, or a child would not go: the process ends and its own supervisor decides."""
+
+
+SupervisorMessage = (
+    ShowChildren
+    | StopChild
+    | StartChild
+    | Shutdown
+    | Tick
+    | BeatDue
+    | Down
+    | ProcessExited
+    | ProcessReady
+    | ProcessBeat
+    | PeerUp
+    | PeerDown
+)
+
+
+class Supervisor(Actor[SupervisorMessage]):
+    """`processes` is the port for process children; `root` is told readiness and beats of life `incarnation`."""
+
+    mailbox = SupervisorMessage
+
+    def __init__(
+        self,
+        name: str,
+        children: Sequence[ActorChild | ProcessChild],
+        *,
+        incarnation: int = 0,
+        root: Address | None = None,
+        processes: Address | None = None,
+        beat_s: float = 1.0,
+        strategy: Strategy = Strategy.ONE_FOR_ONE,
+        intensity: Intensity | None = None,
+        backoff: Backoff | None = None,
+        spent: Spent = Spent.ESCALATE,
+    ) -> None:
+        self._name = name
+        self._children = {child.spec.name: child for child in children}
+        self._incarnation = incarnation
+        self._root = root
+        self._processes = processes
+        self._beat_s = beat_s
+        self._rules: Callable[[Context], Supervision] = lambda ctx: Supervision(
+            [child.spec for child in children],
+            random=ctx.random.random,
+            strategy=strategy,
+            intensity=intensity,
+            backoff=backoff,
+            spent=spent,
+        )
+        self._supervision: Supervision
+        self._timer = 0
+        self._lives: dict[str, int] = {}
+        self._heard: dict[str, float] = {}
+        self._told_ready = False
+
+    def started(self, ctx: Context) -> None:
+        self._supervision = self._rules(ctx)
+        if self._root is not None:
+            ctx.watch_peer(_process_of(self._root))
+        self._carry_out(self._supervision.start_all(ctx.now()), ctx)
+        ctx.after(self._beat_s, BeatDue())
+
+    def receive(self, message: SupervisorMessage, ctx: Context) -> Procedure | None:
+        now, rules = ctx.now(), self._supervision
+        match message:
+            case ShowChildren():
+                ctx.reply(rules.view(now))
+            case StopChild(name=name):
+                self._operate(lambda: rules.stop_child(name, now), name, ctx)
+            case StartChild(name=name):
+                self._operate(lambda: rules.start_child(name, now), name, ctx)
+            case Shutdown(reason=reason):
+                self._carry_out(rules.shutdown(now, reason), ctx)
+            case Tick():
+                self._carry_out(rules.tick(now), ctx)
+            case BeatDue():
+                ctx.after(self._beat_s, BeatDue())
+                self._judge(ctx)
+                return self._beat(ctx)
+            case Down(address=address, kind=kind, reason=reason):
+                for child in self._children.values():
+                    if isinstance(child, ActorChild) and child.address == address:
+                        self._over(child.spec.name, reason, ctx, normal=kind is not ExitKind.CRASHED)
+            case ProcessExited(name=name, incarnation=life, code=code, stderr_tail=tail):
+                if self._lives.get(name) == life:
+                    said = f": {tail.strip()[-500:]}" if code != 0 and tail.strip() else ""
+                    self._over(name, f"{_exit_text(code)}{said}", ctx, normal=code == 0)
+            case ProcessReady(name=name, incarnation=life):
+                if _process_of(ctx.sender or "") == name and self._lives.get(name) == life:
+                    self._heard[name] = now
+                    self._carry_out(rules.started(name, life, now), ctx)
+            case ProcessBeat(name=name, incarnation=life):
+                if _process_of(ctx.sender or "") == name and self._lives.get(name) == life:
+                    self._heard[name] = now
+            case PeerUp():
+                self._tell_ready(ctx, again=True)
+            case PeerDown():
+                pass
+        return None
+
+    def state(self) -> object:
+        return {"lives": self._lives, "told_ready": self._told_ready}
+
+    # decisions
+
+    def _carry_out(self, decisions: list[Decision], ctx: Context) -> None:
+        for decision in decisions:
+            match decision:
+                case Start(name=name, incarnation=life):
+                    self._lives[name] = life
+                    self._start(self._children[name], life, ctx)
+                case Stop(name=name):
+                    child = self._children[name]
+                    if isinstance(child, ActorChild):
+                        ctx.stop(child.address)
+                    else:
+                        self._signal(name, SIGTERM, ctx)
+                case Kill(name=name):
+                    if isinstance(self._children[name], ActorChild):
+                        raise SupervisorFailed(f"actor {name!r} does not end: its process must")
+                    self._signal(name, SIGKILL, ctx)
+                case Schedule(at_s=at_s):
+                    ctx.cancel(self._timer)
+                    self._timer = ctx.after(at_s - ctx.now(), Tick())
+                case Park(name=name, reason=reason):
+                    ctx.log("error", "child parked", child=name, reason=reason)
+                case Escalate(reason=reason):
+                    raise SupervisorFailed(reason)
+                case Finished(reason=reason):
+                    ctx.log("info", "all children are gone", reason=reason)
+                    ctx.stop(ctx.address)
+        self._tell_ready(ctx)
+
+    def _start(self, child: ActorChild | ProcessChild, life: int, ctx: Context) -> None:
+        name = child.spec.name
+        if isinstance(child, ActorChild):
+            ctx.spawn(child.address, child.factory)
+            ctx.watch(child.address)
+            ctx.run(self._await_actor(child, life, ctx))
+        else:
+            ctx.run(self._start_process(child, life, ctx))
+        ctx.log("debug", "child starting", child=name, life=life)
+
+    async def _await_actor(self, child: ActorChild, life: int, ctx: Context) -> None:
+        try:
+            await ctx.ask(child.address, AwaitReady(), timeout_s=child.spec.start_timeout_s + 1)
+        except AskFailed:
+            return  # its `Down` or the deadline of its start says the rest
+        self._carry_out(self._supervision.started(child.spec.name, life, ctx.now()), ctx)
+
+    async def _start_process(self, child: ProcessChild, life: int, ctx: Context) -> None:
+        assert self._processes is not None
+        start = StartProcess(name=child.spec.name, role=child.role, incarnation=life)
+        try:
+            await ctx.ask(self._processes, start, timeout_s=child.spec.start_timeout_s)
+        except AskFailed as failed:
+            self._over(child.spec.name, f"cannot start: {failed.reason}", ctx, normal=False)
+
+    def _signal(self, name: str, signal: int, ctx: Context) -> None:
+        assert self._processes is not None
+        ctx.tell(self._processes, SignalProcess(name=name, signal=signal, group=signal == SIGKILL))
+
+    def _over(self, name: str, reason: str, ctx: Context, *, normal: bool) -> None:
+        life = self._lives.get(name, 0)
+        self._heard.pop(name, None)
+        if not normal:
+            ctx.log("warning", "child ended", child=name, life=life, reason=reason)
+        self._carry_out(self._supervision.exited(name, life, ctx.now(), reason, normal=normal), ctx)
+
+    def _operate(self, verb: Callable[[], list[Decision]], name: str, ctx: Context) -> None:
+        try:
+            decisions = verb()
+        except Refused as refused:
+            ctx.reply(ChildDone(refused=refused.code, detail=str(refused)))
+            return
+        self._carry_out(decisions, ctx)
+        rows = self._supervision.view(ctx.now()).children
+        ctx.reply(ChildDone(child=next((row for row in rows if row.name == name), None)))
+
+    # beats
+
+    def _tell_ready(self, ctx: Context, *, again: bool = False) -> None:
+        """Tell the root once everything runs, and again when the link to it comes back."""
+        rows = self._supervision.view(ctx.now()).children
+        if self._root is None or not all(row.state is ChildState.RUNNING for row in rows):
+            return
+        if again or not self._told_ready:
+            ready = ProcessReady(name=self._name, incarnation=self._incarnation)
+            self._told_ready = ctx.tell(self._root, ready)
+
+    async def _beat(self, ctx: Context) -> None:
+        """Ask every running actor through its mailbox loop how it is; tell the root; end a process that hangs."""
+        rows = {row.name: row for row in self._supervision.view(ctx.now()).children}
+        asked = [
+            child
+            for name, child in self._children.items()
+            if isinstance(child, ActorChild)
+            and child.hung_after_s is not None
+            and rows[name].state is ChildState.RUNNING
+        ]
+        lives = dict(self._lives)
+        began = ctx.now()
+        asks = [ctx.ask(child.address, GetStatistics(), timeout_s=child.hung_after_s or 0) for child in asked]
+        results = await ctx.all_of(asks)
+        for child, result in zip(asked, results, strict=True):
+            name = child.spec.name
+            if isinstance(result, AskFailed) and not result.nothing_happened and lives[name] == self._lives[name]:
+                running = {row.name: row.state for row in self._supervision.view(ctx.now()).children}
+                if result.failure == "timeout" and running[name] is ChildState.RUNNING:
+                    raise SupervisorFailed(f"actor {name!r} hangs: no beat for {child.hung_after_s:g} s")
+        if self._root is not None:
+            answered = [result for result in results if not isinstance(result, AskFailed)]
+            beat = ProcessBeat(
+                name=self._name,
+                incarnation=self._incarnation,
+                slowest_ms=round((ctx.now() - began) * 1000),
+                mailbox=max((result.mailbox for result in answered), default=0),
+            )
+            ctx.tell(self._root, beat)
+
+    def _judge(self, ctx: Context) -> None:
+        """Kill processes that run and say nothing."""
+        rows = {row.name: row.state for row in self._supervision.view(ctx.now()).children}
+        for name, child in self._children.items():
+            if isinstance(child, ProcessChild) and rows[name] is ChildState.RUNNING:
+                silent_s = ctx.now() - self._heard.setdefault(name, ctx.now())
+                if silent_s > child.hung_after_s:
+                    self._heard[name] = ctx.now()
+                    ctx.log("error", "child hangs, killed", child=name, silent_s=round(silent_s, 1))
+                    self._signal(name, SIGKILL, ctx)
+
+
+def _process_of(address: str) -> Any:
+    return address.partition("/")[0]
+
+
+def _exit_text(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
