@@ -1,0 +1,1 @@
+"""The process a workload runs under, and its client (design 6)."""
