@@ -19,6 +19,7 @@ import pykka
 
 from messages.base import Address, NodeName
 from messages.system import AskFailure, ExitKind, ProcessReport
+from runtime.kernel.caller import Caller
 from runtime.kernel.cell import Cell
 from runtime.kernel.envelope import Envelope, Kind, process_of
 from runtime.kernel.world import World
@@ -105,8 +106,8 @@ class LiveWorld(World):
         self._log = log
         self._clock = Clock()
         self._offices: dict[str, PostOffice] = {}
-        self._kinds: dict[Address, tuple[ExitKind, str]] = {}
-        self._changed = Condition()
+        self.main = Caller(Address(f"{process}/main"), self.post)
+        self.on_end: Callable[[Address, ExitKind, str], object] = lambda *_: None
 
     # World
 
@@ -147,9 +148,13 @@ class LiveWorld(World):
 
     def ended(self, cell: Cell, kind: ExitKind, reason: str) -> None:
         super().ended(cell, kind, reason)
-        with self._changed:
-            self._kinds[cell.address] = (kind, reason)
-            self._changed.notify_all()
+        self.on_end(cell.address, kind, reason)
+
+    def deliver(self, envelope: Envelope) -> bool:
+        if envelope.to == self.main.address:
+            self.main.receive(envelope)
+            return True
+        return super().deliver(envelope)
 
     def process_report(self) -> ProcessReport:
         letters = dict(self.dead_letters)
@@ -172,12 +177,6 @@ class LiveWorld(World):
             self.answer_failure(envelope, failure, code, reason)
 
     # the process
-
-    def wait_end(self, address: Address, timeout_s: float | None = None) -> tuple[ExitKind, str] | None:
-        """Block until that actor has ended; None when `timeout_s` passed first."""
-        with self._changed:
-            self._changed.wait_for(lambda: address in self._kinds, timeout_s)
-            return self._kinds.get(address)
 
     def close(self) -> None:
         """Stop what is left, without waiting for actors that do not stop; say what is queued, then hang up."""

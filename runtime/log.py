@@ -1,0 +1,64 @@
+"""Logs: JSON lines, one file per process with one writer, rotated by it (design 12).
+
+Braces in texts are never formatted, exceptions show no local values (`diagnose=False`), and a text with line ends
+stays one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loguru import logger
+
+if TYPE_CHECKING:
+    from loguru import Record
+
+ROTATE_BYTES = 10 * 1024 * 1024
+KEPT_FILES = 3
+
+Log = Callable[[str, str, str, dict[str, Any]], None]
+
+
+def open_log(process: str, file: Path | None, *, level: str = "INFO") -> Log:
+    """Returns `log(level, source, text, fields)`. Without a file it goes to standard error."""
+    logger.remove()
+
+    def line(record: Record) -> str:
+        entry: dict[str, Any] = {
+            "time": record["time"].isoformat(timespec="milliseconds"),
+            "level": record["level"].name.lower(),
+            "process": process,
+            "source": record["extra"]["source"],
+            "text": record["message"],
+            **record["extra"]["fields"],
+        }
+        record["extra"]["line"] = json.dumps(entry, default=str, ensure_ascii=False)
+        return "{extra[line]}\n"
+
+    if file is None:
+        logger.add(sys.stderr, format=line, level=level, diagnose=False, backtrace=False)
+    else:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logger.add(
+            str(file),
+            format=line,
+            level=level,
+            diagnose=False,
+            backtrace=False,
+            rotation=ROTATE_BYTES,
+            retention=KEPT_FILES,
+        )
+
+    def log(level: str, source: str, text: str, fields: dict[str, Any]) -> None:
+        plain = dict(fields)
+        error = plain.pop("exception", None)
+        if isinstance(error, BaseException):
+            plain["exception"] = "".join(traceback.format_exception(error))
+        logger.bind(source=source, fields=plain).log(level.upper(), text)
+
+    return log
