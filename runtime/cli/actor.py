@@ -79,7 +79,7 @@ def state(address: AddressArgument, cluster: ClusterOption = None, as_json: Json
     from messages.system import GetState, GetStatistics
 
     target = _address(address)
-    with connected(cluster) as (_, client):
+    with connected(cluster, target.partition("/")[0]) as (_, client):
         report = client.ask(target, GetState(), _TIMEOUT_S)
         counters = client.ask(target, GetStatistics(), _TIMEOUT_S)
     if as_json:
@@ -111,8 +111,9 @@ def trace(
     """
     from messages.system import Trace
 
-    with connected(cluster) as (_, client):
-        report = client.ask(_address(address), Trace(count=count, seconds=seconds), seconds + _TIMEOUT_S)
+    target = _address(address)
+    with connected(cluster, target.partition("/")[0]) as (_, client):
+        report = client.ask(target, Trace(count=count, seconds=seconds), seconds + _TIMEOUT_S)
     if as_json:
         print_document(report)
         return

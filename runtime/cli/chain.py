@@ -66,7 +66,7 @@ def tail(
     from messages.base import Address
     from messages.chain import Tail
 
-    with connected(cluster) as (_, client):
+    with connected(cluster, "chain") as (_, client):
         records = client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
         last = -1
         while True:
@@ -145,7 +145,7 @@ def read_records(cluster: Cluster, count: int | None = None) -> list[ChainRecord
 
         records = read_chain(cluster.state_dir("chain"))
         return records if count is None else records[-count:]
-    with connected(cluster.path) as (_, client):
+    with connected(cluster.path, "chain") as (_, client):
         if count is not None:
             return client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
         return _all_records(client)
@@ -174,7 +174,7 @@ def verify_chain(cluster: Cluster, *, offline: bool) -> Verdict:
         from runtime.ports.chain_store import verify_file
 
         return verify_file(cluster.state_dir("chain"))
-    with connected(cluster.path) as (_, client):
+    with connected(cluster.path, "chain") as (_, client):
         return client.ask(Address("chain/chain"), Verify(), _VERIFY_TIMEOUT_S)
 
 

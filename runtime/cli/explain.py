@@ -48,7 +48,7 @@ def explain(
         Path(subject), pin=pin, prefer=None, avoid=None, once=False, interval=None, listener=None, args=None,
         allow_emulated=False, dry_run=True,
     )  # fmt: skip
-    with connected(cluster) as (found, client):
+    with connected(cluster, "controller") as (found, client):
         report = client.ask(Address("controller/plane"), order, found.times.place_timeout_s)
     if as_json:
         print_document({"decision_id": report.decision_id, "decision": report.decision, "explain": report.explain})

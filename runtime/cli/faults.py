@@ -52,6 +52,31 @@ def _package(error: Exception) -> Failed | None:
     return Failed(exit_code, error.code.value, error.text)
 
 
+def _policy(error: Exception) -> Failed | None:
+    from actors.gate.policy import PolicyFault
+
+    if not isinstance(error, PolicyFault):
+        return None
+    return Failed(ExitCode.USAGE, "policy_invalid", str(error), "docs/formats.md, policy")
+
+
+def _chain_log(error: Exception) -> Failed | None:
+    from messages.ports import PortRefusal
+    from runtime.ports.chain_log import ChainLogFault
+
+    if not isinstance(error, ChainLogFault):
+        return None
+    match error.code:
+        case PortRefusal.NOT_FOUND:
+            return Failed(ExitCode.NO_CLUSTER, "no_chain", f"there is no chain yet: {error.reason}", "sennit up")
+        case PortRefusal.INVALID_STATE:
+            return Failed(ExitCode.REFUSED, "in_use", error.reason, "sennit chain verify, without --offline")
+        case PortRefusal.DISK_FULL:
+            return Failed(ExitCode.REFUSED, "disk_full", error.reason)
+        case _:
+            return Failed(ExitCode.DAMAGED, error.code.value, error.reason, "sennit chain verify")
+
+
 def _ask(error: Exception) -> Failed | None:
     from actors.actor import AskFailed
     from messages.system import AskFailure
@@ -101,5 +126,7 @@ _REMEDIES = {
 _CONVERTERS = {
     "runtime.cluster.fault": _cluster,
     "actors.packages.fault": _package,
+    "actors.gate.policy": _policy,
+    "runtime.ports.chain_log": _chain_log,
     "actors.actor": _ask,
 }

@@ -47,7 +47,7 @@ def policy(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         else:
             print(text, end="")
         return
-    with connected(cluster) as (_, client):
+    with connected(cluster, "gate") as (_, client):
         report = client.ask(Address("gate/gate"), GetPolicy(), _TIMEOUT_S)
     rules = json.loads(report.policy)
     if as_json:
@@ -87,7 +87,7 @@ def check(
 
         verdict = judge_offline(found.policy_file, agent, action, data)
     else:
-        with connected(cluster) as (_, client):
+        with connected(cluster, "gate") as (_, client):
             request = Check(agent_id=agent, action=action, context=data)
             verdict = client.ask(Address("gate/gate"), request, _TIMEOUT_S).verdict
     if as_json:

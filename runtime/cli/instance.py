@@ -48,7 +48,7 @@ def list_instances(cluster: ClusterOption = None, as_json: JsonOption = False) -
     Example:
       sennit instance ls
     """
-    with connected(cluster) as (_, client):
+    with connected(cluster, "controller") as (_, client):
         lines = list_all(client)
     if as_json:
         print_document(lines)
@@ -87,7 +87,7 @@ def show(instance: InstanceArgument, cluster: ClusterOption = None, as_json: Jso
     Example:
       sennit instance show hostwatch@shed
     """
-    with connected(cluster) as (_, client):
+    with connected(cluster, "controller") as (_, client):
         line = find(list_all(client), instance)
     if as_json:
         print_document(line)
@@ -155,7 +155,7 @@ def logs(
     """
     if follow and as_json:
         raise Failed(ExitCode.USAGE, "usage", "--follow has no end, and --json is one document: use one of them")
-    with connected(cluster) as (_, client):
+    with connected(cluster, "controller") as (_, client):
         target = find(list_all(client), instance).instance_id
         offsets: dict[str, Any] = {}
         while True:
@@ -209,7 +209,7 @@ def plain(answer: InstanceResult) -> dict[str, Any]:
 
 
 def _order(method: str, instance: str, cluster: Path | None, as_json: bool, **members: Any) -> None:
-    with connected(cluster) as (found, client):
+    with connected(cluster, "controller") as (found, client):
         target = find(list_all(client), instance)
         answer = ask(client, method, target.instance_id, **members)
     result = plain(answer)

@@ -108,7 +108,7 @@ def _nodes(cluster: Path | None) -> list[NodeLine]:
     from messages.base import Address
     from messages.placement import ListNodes
 
-    with connected(cluster) as (_, client):
+    with connected(cluster, "controller") as (_, client):
         return client.ask(Address("controller/plane"), ListNodes(), _TIMEOUT_S).nodes
 
 

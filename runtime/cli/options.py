@@ -67,8 +67,8 @@ def open_cluster(given: Path | None) -> Cluster:
 
 
 @contextmanager
-def connected(given: Path | None, timeout_s: float = 5.0) -> Iterator[tuple[Cluster, Client]]:
-    """The cluster and a client that speaks to its running processes. Raises `Failed` (6) when it is not up."""
+def connected(given: Path | None, *processes: str) -> Iterator[tuple[Cluster, Client]]:
+    """The cluster and a client that dials `processes`, or all of them. Raises `Failed` (6) when it is not up."""
     from runtime.client import Client
     from runtime.cluster import cluster_holder
 
@@ -76,7 +76,7 @@ def connected(given: Path | None, timeout_s: float = 5.0) -> Iterator[tuple[Clus
     local = any(entry.control is not None and entry.control.startswith("ipc") for entry in cluster.processes.values())
     if local and cluster_holder(cluster) is None:
         raise not_up(cluster)
-    with Client.connect(cluster, timeout_s=timeout_s) as client:
+    with Client.connect(cluster, processes or None) as client:
         yield cluster, client
 
 

@@ -54,6 +54,6 @@ def place(
         package, pin=pin, prefer=prefer, avoid=avoid, interval=interval, listener=listener, once=once, args=arg,
         allow_emulated=allow_emulated, start=not no_start,
     )  # fmt: skip
-    with connected(cluster) as (found, client):
+    with connected(cluster, "controller") as (found, client):
         report = client.ask(Address("controller/plane"), order, found.times.place_timeout_s)
     return report_order(report, found, dry_run=False, as_json=as_json)

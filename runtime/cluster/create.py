@@ -70,7 +70,7 @@ def init_cluster(
     parse_settings(text, str(file))
     signer = _key(keys / f"{SIGNER}.key")
     _replace(folder / "trust.json", _trust(signer.public_key))
-    _replace(folder / "policy.toml", (policy if policy is not None else _policy()).encode())
+    _replace(folder / "policy.toml", (policy if policy is not None else _policy(signer.public_key)).encode())
     _replace(folder / directory_file.FILE_NAME, _signed(settings, keys, operator, version=1))
     _replace(file, text.encode())
     cluster = load_cluster(folder)
@@ -151,10 +151,10 @@ def _trust(signer: bytes) -> bytes:
     return render_trust([TrustKey(key_id=SIGNER, public_key=signer.hex())])
 
 
-def _policy() -> str:
+def _policy(signer: bytes) -> str:
     from runtime.policy import default_policy_toml
 
-    return default_policy_toml()
+    return default_policy_toml(signer.hex())
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -1,0 +1,68 @@
+"""What a player tells while it plays: one line a thing, with the time since the start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Tone(StrEnum):
+    """How a line is coloured on a terminal."""
+
+    PLAIN = ""
+    TITLE = "1"
+    SAID = "36"
+    GOOD = "32"
+    BAD = "31"
+    QUIET = "2"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`at_s`: seconds since the start; None for what belongs to the line above."""
+
+    at_s: float | None
+    what: str
+    text: str
+
+
+@dataclass
+class Story:
+    """Printed as it happens unless `quiet`; kept whole for `--json`."""
+
+    quiet: bool = False
+    lines: list[Line] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def title(self, text: str) -> None:
+        self._print(text, Tone.TITLE)
+
+    def say(self, text: str) -> None:
+        """A line of the scenario's own."""
+        self.lines.append(Line(self._now(), "say", text))
+        self._print(f"\n{text}", Tone.SAID)
+
+    def tell(self, what: str, text: str, tone: Tone = Tone.PLAIN) -> None:
+        """Something happened just now."""
+        now = self._now()
+        self.lines.append(Line(now, what, text))
+        self._print(f"{now:8.2f}  {what:<9} {text}", tone)
+
+    def add(self, text: str, tone: Tone = Tone.QUIET) -> None:
+        """More about the line above; may have several lines."""
+        for line in text.splitlines():
+            self.lines.append(Line(None, "", line))
+            self._print(f"{'':21}{line}", tone)
+
+    def _now(self) -> float:
+        return time.monotonic() - self.began
+
+    def _print(self, text: str, tone: Tone) -> None:
+        if self.quiet:
+            return
+        if tone is not Tone.PLAIN and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+            text = f"\x1b[{tone.value}m{text}\x1b[0m"
+        print(text, flush=True)
