@@ -29,11 +29,15 @@ class NodeBeat(Message, frozen=True):
 
 
 class SuperviseTick(Message, frozen=True):
-    """The agent's own timer: health polls, restarts, facts and beats (G 5.10)."""
+    """The agent's own timer: restarts that are due (G 5.10)."""
 
 
 class Beat(Message, frozen=True):
-    """The agent's own timer for `NodeBeat`."""
+    """The agent's own timer: `NodeBeat`, facts, and whatever else is due."""
+
+
+class PayOwed(Message, frozen=True):
+    """The agent's own timer: write the chain records that it owes."""
 
 
 class InstanceView(Message, frozen=True):
@@ -46,4 +50,4 @@ class GetInstances(Request[InstanceView], frozen=True):
     pass
 
 
-AgentMessage = ControlCall | InstanceEnded | SuperviseTick | Beat | PeerUp | PeerDown | GetInstances
+AgentMessage = ControlCall | InstanceEnded | SuperviseTick | Beat | PayOwed | PeerUp | PeerDown | GetInstances
