@@ -8,6 +8,7 @@ every grant until it is repaired (design 8).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from actors.actor import AskFailed, Context
@@ -78,6 +79,7 @@ class Core:
         self.records = 0
         self._blocked: str | None = None
         self._current = False
+        self._calls = 0
 
     @property
     def node_id(self) -> str:
@@ -202,12 +204,19 @@ class Core:
                 method,
                 result,
                 term=self.state.term,
+                nonce=self._nonce(ctx),
                 timeout_s=self.settings.read_timeout_s if timeout_s is None else timeout_s,
                 body=body,
                 decision_id=decision_id,
             )
         except ValueError as error:
             return CallRefused(Refusal(code=RefusalCode.INVALID_REQUEST, reason=str(error)))
+
+    def _nonce(self, ctx: Context) -> str:
+        """Unpredictable, and never one of an earlier incarnation even where the random stream begins anew."""
+        self._calls += 1
+        text = f"{self.state.term}.{self._calls}.{ctx.random.getrandbits(128)}"
+        return sha256(text.encode()).hexdigest()[:32]
 
     def _notice(self, node_id: str, outcome: CallOutcome[T]) -> CallOutcome[T]:
         """A node that has seen a higher term knows more than this controller."""
