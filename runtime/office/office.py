@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Event, Thread, current_thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -125,7 +125,7 @@ class PostOffice:
         self._outbox: deque[Envelope] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sleeping = False
-        self._closing = False
+        self._closing = self._closed = False
         self._ready = Event()
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._run, name=f"office-{plane}", daemon=True)
@@ -143,7 +143,7 @@ class PostOffice:
         self._thread.start()
         self._ready.wait()
         if self._fault is not None:
-            self._thread.join()
+            self.close()
             raise self._fault
 
     def post(self, envelope: Envelope) -> None:
@@ -154,11 +154,14 @@ class PostOffice:
             os.eventfd_write(self._wake, 1)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what is queued, then let go of everything."""
-        if self._thread.is_alive() and current_thread() is not self._thread:
-            self._closing = True
-            os.eventfd_write(self._wake, 1)
-            self._thread.join(timeout_s)
+        """Send what is queued, then let go of everything. Called by one thread, which is not the office's."""
+        if self._closed:
+            return
+        self._closed = self._closing = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            os.close(self._wake)
 
     def reaches(self, process: str) -> bool:
         """Whether a link to `process` is up now."""
@@ -552,7 +555,6 @@ class PostOffice:
         self._context.destroy(linger=0)  # with every socket that was opened, a half-open office's too
         if self._claim is not None:
             self._claim.release()
-        os.close(self._wake)
 
 
 def _events(monitor: Socket) -> list[int]:

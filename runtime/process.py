@@ -1,0 +1,182 @@
+"""One process of a cluster: its world, its post offices, its supervisor (design 6).
+
+    python -m runtime.process NAME --cluster DIR --life N
+
+It is ready when every actor has started; it leaves when told to (SIGTERM, in order), when its parent is gone, or when
+its supervisor fails, and then says why on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.actor import Actor
+from actors.supervision.supervisor import Supervisor
+from messages.base import Address, NodeName
+from messages.supervision import Shutdown
+from messages.system import ExitKind
+from runtime.client import keys_of
+from runtime.cluster.cluster import Cluster, load_cluster
+from runtime.cluster.fault import ClusterFault
+from runtime.cluster.lock import lock_state
+from runtime.kernel.envelope import Envelope, Kind, tag_of
+from runtime.kernel.live import LiveWorld
+from runtime.log import open_log
+from runtime.office.listen import ListenFault
+from runtime.office.office import PostOffice
+from runtime.processes.alive_pipe import watch_parent
+
+FAILED_EXIT = 70
+CONFIG_EXIT = 78
+ROOT = "root"
+OPERATOR = "operator"
+
+
+class Pulse:
+    """Wakes the main thread: from signal handlers, and from other threads."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def beat(self, what: bytes) -> None:
+        os.write(self._write, what)
+
+    def wait(self, timeout_s: float | None = None) -> bytes:
+        """One byte of those sent, or none when the time is over."""
+        ready, _, _ = select.select([self._read], [], [], timeout_s)
+        return os.read(self._read, 1) if ready else b""
+
+
+TERM, ENDED = b"T", b"E"
+
+
+class Process:
+    """The running parts of one process. `run` blocks until its supervisor has ended."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.pulse = Pulse()
+        self.log = open_log(name, cluster.log_file(name))
+        self.world = LiveWorld(name, self.log)
+        self.world.on_end = self._actor_ended
+        self.supervisor = Address(f"{name}/supervisor")
+        self.outcome: tuple[ExitKind, str] | None = None
+        self._offices: list[PostOffice] = []
+
+    def open_offices(self) -> None:
+        """Listen and dial on every plane that this process has. Raises `ListenFault`."""
+        cluster, me = self.cluster, self.cluster.process(self.name)
+        keys = keys_of(cluster, self.name)
+        endpoints: list[tuple[str, str | None, dict[str, str]]] = [
+            ("control", me.control, {e.name: e.control for e in cluster.dials(self.name) if e.control is not None}),
+            ("packages", me.packages, {e.name: e.packages for e in cluster.dials(self.name) if e.packages is not None}),
+        ]
+        for plane, listen, dial in endpoints:
+            if listen is None and not dial:
+                continue
+            first = plane == "control"  # watchers are told of the link that carries orders
+            office = PostOffice(
+                name=self.name,
+                plane=plane,
+                incarnation=self.world.incarnation,
+                keys=keys,
+                listen=listen,
+                dial=dial,
+                receive=self.world.deliver,
+                failed=self.world.undelivered,
+                peer_up=self.world.peer_up if first else _ignore,
+                peer_down=self.world.peer_down if first else _ignore,
+                log=lambda level, text, plane=plane: self.log(level, f"{self.name}/office-{plane}", text, {}),
+                beat_s=cluster.times.beat_s,
+                crowd=frozenset({OPERATOR}),
+            )
+            office.start()
+            self._offices.append(office)
+            self.world.attach(office)
+
+    def run(self, supervise: Callable[[], Actor[Any]], *, on_wait: Callable[[], float | None] = lambda: None) -> int:
+        """Start the supervisor, wait for its end, hang up. `on_wait` runs between waits and bounds the next one."""
+        self.log("info", self.supervisor, "process starts", {"pid": os.getpid()})
+        self.world.spawn(self.supervisor, supervise)
+        while self.outcome is None:
+            match self.pulse.wait(on_wait()):
+                case b"T":
+                    self.shut_down("asked to by a signal")
+                case _:
+                    pass
+        kind, reason = self.outcome
+        self.log("info", self.supervisor, "process ends", {"kind": kind.value, "reason": reason})
+        self.world.close()
+        if kind is ExitKind.CRASHED:
+            print(f"{self.name}: {reason}", file=sys.stderr, flush=True)
+            return FAILED_EXIT
+        return 0
+
+    def shut_down(self, reason: str) -> None:
+        message = Shutdown(reason=reason)
+        here = Address(f"{self.name}/main")
+        self.world.deliver(Envelope(Kind.TELL, self.supervisor, here, message, tag=tag_of(type(message))))
+
+    def _actor_ended(self, address: Address, kind: ExitKind, reason: str) -> None:
+        if address == self.supervisor:
+            self.outcome = (kind, reason)
+            self.pulse.beat(ENDED)
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def handle_signals(pulse: Pulse, *ending: int) -> None:
+    """Each signal in `ending` asks for an ordered stop, once; the terminal's Ctrl-C is the root's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in ending:
+        signal.signal(number, lambda *_: pulse.beat(TERM))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.process", description="One process of a sennit cluster.")
+    parser.add_argument("name")
+    parser.add_argument("--cluster", required=True, type=Path)
+    parser.add_argument("--life", type=int, default=0, help="which life of the process this is, told to the root")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        cluster = load_cluster(given.cluster)
+        cluster.process(given.name)
+        with lock_state(cluster, given.name):
+            process = Process(cluster, given.name)
+            handle_signals(process.pulse, signal.SIGTERM)
+            watch_parent(os.environ, lambda: process.pulse.beat(TERM))
+            process.open_offices()
+            return process.run(lambda: _supervisor(cluster, given.name, given.life))
+    except (ClusterFault, ListenFault) as fault:
+        print(f"{given.name}: {fault}", file=sys.stderr, flush=True)
+        return CONFIG_EXIT
+
+
+def _supervisor(cluster: Cluster, name: str, life: int) -> Supervisor:
+    from runtime.roles import children_of
+
+    entry = cluster.process(name)
+    return Supervisor(
+        name,
+        children_of(cluster, entry),
+        incarnation=life,
+        root=Address(f"{NodeName(ROOT)}/supervisor"),
+        beat_s=cluster.times.beat_s,
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # an actor that hangs in a thread of its own does not keep the process
