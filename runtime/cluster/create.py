@@ -146,9 +146,9 @@ def _name_from(folder: Path) -> str:
 
 
 def _trust(signer: bytes) -> bytes:
-    from actors.packages.keys import TrustKey, render_trust
+    from actors.packages.keys import TrustKey, key_id_of, render_trust
 
-    return render_trust([TrustKey(key_id=SIGNER, public_key=signer.hex())])
+    return render_trust([TrustKey(key_id=key_id_of(signer), public_key=signer.hex())])
 
 
 def _policy(signer: bytes) -> str:
