@@ -55,7 +55,87 @@ def _gate(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
     return [_gate_child(cluster, entry)]
 
 
+def _controller(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+    from actors.packages.server import PackageServer
+    from actors.placement.core import PlaneSettings
+    from actors.placement.plane import PlacementControlPlane
+    from messages.identity import Identity
+    from runtime.packages.directory import read_trust
+    from runtime.ports.blobs import Blobs
+    from runtime.ports.store import FileStore
+
+    state, times = cluster.state_dir(entry.name), cluster.times
+    blobs = Address(f"{entry.name}/blobs")
+
+    def plane() -> PlacementControlPlane:
+        nodes = [
+            Identity(name=node.name, role=node.role.value, public_key=node.public_key, tier=(node.tier or "paired"))
+            for node in cluster.node_entries
+        ]
+        settings = PlaneSettings(
+            place_timeout_s=times.fetch_timeout_s + times.call_timeout_s,
+            read_timeout_s=times.call_timeout_s,
+            gate_timeout_s=times.gate_timeout_s,
+            dead_after_s=times.dead_after_s,
+        )
+        return PlacementControlPlane(
+            seed=cluster.key(entry.name).reveal(),
+            nodes=nodes,
+            anchors=read_trust(cluster.trust_file),
+            settings=settings,
+        )
+
+    return [
+        _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
+        _port(cluster, entry, "blobs", lambda: Blobs(state / "blobs")),
+        _actor(cluster, entry, "packages", lambda: PackageServer(blobs, read_trust(cluster.trust_file))),
+        _actor(cluster, entry, "plane", plane),
+    ]
+
+
+def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+    from actors.node.agent import NodeAgent
+    from actors.node.settings import AgentSettings
+    from messages.engine import TrustTier
+    from runtime.packages.directory import read_trust
+    from runtime.ports.blobs import Blobs
+    from runtime.ports.launcher import Launcher
+    from runtime.ports.probe import MachineProbe
+    from runtime.ports.store import FileStore
+
+    state, times = cluster.state_dir(entry.name), cluster.times
+
+    def agent() -> NodeAgent:
+        settings = AgentSettings(
+            beat_s=times.beat_s,
+            gate_timeout_s=times.gate_timeout_s,
+            fetch_timeout_s=times.fetch_timeout_s,
+            stop_grace_ms=round(times.stop_grace_s * 1000),
+            orphan_after_s=times.orphan_after_s,
+        )
+        return NodeAgent(
+            name=entry.name,
+            seed=cluster.key(entry.name).reveal(),
+            controller_key=cluster.process("controller").public_key,
+            anchors=read_trust(cluster.trust_file),
+            tier=entry.tier or TrustTier.PAIRED,
+            claimed=cluster.nodes[entry.name].facts,
+            settings=settings,
+        )
+
+    return [
+        _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
+        _port(cluster, entry, "blobs", lambda: Blobs(state / "blobs")),
+        _port(cluster, entry, "launcher", lambda: Launcher(state / "instances", state / "blobs")),
+        _port(cluster, entry, "probe", MachineProbe),
+        _gate_child(cluster, entry),
+        _actor(cluster, entry, "agent", agent),
+    ]
+
+
 _ROLES: dict[Role, Callable[[Cluster, ProcessEntry], list[ActorChild]]] = {
     Role.CHAIN: _chain,
     Role.GATE: _gate,
+    Role.CONTROLLER: _controller,
+    Role.NODE: _node,
 }

@@ -1,0 +1,103 @@
+"""`sennit up`: the root of a cluster on this host. Supervises its processes until it is told to stop (design 6)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from actors.actor import AskFailed
+from actors.supervision.policy import Backoff, ChildSpec, Intensity
+from actors.supervision.supervisor import ActorChild, ProcessChild, Supervisor
+from messages.base import Address
+from messages.ports import StartProcess
+from messages.supervision import ChildState, ShowChildren, Spent, SupervisorView
+from runtime.cluster.cluster import Cluster
+from runtime.cluster.lock import lock_cluster, lock_state
+from runtime.cluster.names import Role
+from runtime.ports.processes import Processes
+from runtime.process import Process, handle_signals
+from runtime.processes.spawn import check_child_signal
+
+ROOT = Role.ROOT.value
+VIEW_EVERY_S = 0.25
+
+
+def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = None) -> int:
+    """Bring the cluster up and stay until SIGTERM or Ctrl-C, then stop it in order. Returns an exit code.
+
+    `on_tree` gets the tree whenever it was looked at (every `VIEW_EVERY_S`). Raises `ClusterFault` (another `up`
+    holds the cluster, foreign state) and `ListenFault`, before anything is started.
+    """
+    check_child_signal()
+    with lock_cluster(cluster), lock_state(cluster, ROOT):
+        root = Process(cluster, ROOT)
+        handle_signals(root.pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        root.open_offices()
+        processes = Address(f"{ROOT}/processes")
+        root.world.spawn(processes, lambda: Processes(_command(cluster)))
+
+        def look() -> float | None:
+            if on_tree is None:
+                return None
+            with suppress(AskFailed):  # it is about to end
+                on_tree(root.world.main.ask(root.supervisor, ShowChildren(), timeout_s=1.0))
+            return VIEW_EVERY_S
+
+        return root.run(lambda: _root(cluster, processes), on_wait=look)
+
+
+def _command(cluster: Cluster) -> Callable[[StartProcess], Sequence[str]]:
+    def command(order: StartProcess) -> list[str]:
+        return [
+            sys.executable, "-P", "-m", "runtime.process", order.name,
+            "--cluster", str(cluster.path), "--life", str(order.incarnation),
+        ]  # fmt: skip
+
+    return command
+
+
+def _root(cluster: Cluster, processes: Address) -> Supervisor:
+    times, restarts = cluster.times, cluster.restarts
+    children: list[ActorChild | ProcessChild] = [
+        ProcessChild(
+            ChildSpec(name=entry.name, start_timeout_s=times.start_timeout_s, shutdown_timeout_s=times.stop_timeout_s),
+            entry.role.value,
+            times.hung_after_s,
+        )
+        for entry in cluster.supervised
+    ]
+    return Supervisor(
+        ROOT,
+        children,
+        processes=processes,
+        beat_s=times.beat_s,
+        intensity=Intensity(restarts=restarts.intensity, period_s=restarts.period_s),
+        backoff=Backoff(first_s=restarts.backoff_first_s, ceiling_s=restarts.backoff_ceiling_s),
+        spent=Spent.PARK,
+    )
+
+
+def all_running(view: SupervisorView) -> bool:
+    return bool(view.children) and all(child.state is ChildState.RUNNING for child in view.children)
+
+
+def main() -> int:
+    """`python -m runtime.up DIR`: the detached root of `sennit up --detach`."""
+    from runtime.cluster.cluster import load_cluster
+    from runtime.cluster.fault import ClusterFault
+    from runtime.office.listen import ListenFault
+
+    try:
+        return run(load_cluster(sys.argv[1]))
+    except (ClusterFault, ListenFault, RuntimeError) as fault:
+        print(f"{ROOT}: {fault}", file=sys.stderr, flush=True)
+        return 78
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)
