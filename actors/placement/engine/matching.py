@@ -214,7 +214,7 @@ def _contention(requirements: Sequence[Requirement], found: Sequence[Indices]) -
     return [
         (index, Contended(requirement.selector, requirement.count))
         for index, requirement in enumerate(requirements)
-        if requirement.exclusive or not claimable.isdisjoint(found[index])
+        if not claimable.isdisjoint(found[index])
     ]
 
 
@@ -234,10 +234,11 @@ def _claim_exclusively(requirements: Sequence[Requirement], found: Sequence[Indi
     exclusive.sort(key=lambda index: (len(found[index]) - requirements[index].count, index))
     if not _seats_can_be_filled(requirements, options_of):
         return None
-    shared = [
-        (frozenset(found[index]), requirement.count)
-        for index, requirement in enumerate(requirements)
-        if not requirement.exclusive
+    claimable = {capability for options in options_of.values() for capability in options}
+    at_risk = [  # shared requirements that claims could leave with too little
+        (frozenset(options), requirement.count)
+        for requirement, options in zip(requirements, found, strict=True)
+        if not requirement.exclusive and len(set(options) - claimable) < requirement.count
     ]
     seats = [(index, seat) for index in exclusive for seat in range(requirements[index].count)]
     chosen: list[int] = []  # per filled seat, the position in its requirement's options
@@ -245,7 +246,7 @@ def _claim_exclusively(requirements: Sequence[Requirement], found: Sequence[Indi
     start, steps = 0, 1
     while True:
         if len(chosen) == len(seats):
-            if all(len(options - claimed) >= count for options, count in shared):
+            if all(len(options - claimed) >= count for options, count in at_risk):
                 return _claims(seats, chosen, options_of)
             position = None
         else:

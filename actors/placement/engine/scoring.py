@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -56,8 +56,8 @@ class Scoring:
                 for node, _ in survivors
                 if (value := measured_value(target, node.facts)) is not None
             }
-            passing = [value for value in self._measured.values() if not _misses(target, value)]
-            self._best = _best(target, passing)
+            # who misses the budget is never better than who meets it, so it cannot set the scale
+            self._best = _best(target, self._measured.values())
 
     def score(self, node: Examined, route: Route) -> Scored | Rejection:
         weights = self._request.weights
@@ -162,7 +162,7 @@ def measured_value(target: PerfTarget, facts: PlacementFacts) -> float | None:
     return _best(target, values)
 
 
-def _best(target: PerfTarget, values: Sequence[float]) -> float | None:
+def _best(target: PerfTarget, values: Iterable[float]) -> float | None:
     return (min if target.better is Better.LOWER else max)(values, default=None)
 
 

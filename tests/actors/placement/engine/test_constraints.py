@@ -242,8 +242,13 @@ def test_pending_memory_saturates_instead_of_wrapping(lab):
 
 def test_a_workload_that_asks_for_no_memory_fits_a_full_node(lab):
     spec = _demanding(lab, lab.anomaly(), MemoryDemand())
-    decision = lab.decide(spec, [lab.pi5()], lab.cluster(lab.resident(pending=SIX_GIB)))
-    assert lab.placed(decision) == "pi5"
+    overbooked = lab.resident(pending=MemoryDemand(host_bytes=7 * lab.GIB))
+    assert lab.placed(lab.decide(spec, [lab.pi5()], lab.cluster(overbooked))) == "pi5"
+
+
+def test_a_provenance_floor_lowers_no_requirement(lab):
+    spec = lab.policy(lab.tsu_job(), min_provenance=Provenance.CLAIMED)
+    assert lab.constraints(lab.decide(spec, lab.nodes("tsu")), "tsu") == ["provenance"]
 
 
 def test_no_variants_means_one_native_route_named_default(lab):

@@ -8,7 +8,20 @@ import pytest
 
 import actors.placement.engine
 from actors.placement.engine import explain
-from messages.engine import GateDeny, GatePermit, PerNodeGate, UniformGate
+from messages.engine import (
+    GateDeny,
+    GatePermit,
+    LatencyClass,
+    Liveness,
+    PerfTarget,
+    PerNodeGate,
+    PlacementPolicy,
+    UniformGate,
+    Variant,
+    WorkloadRequirements,
+    WorkloadSpec,
+)
+from messages.facts import measured_cycle
 
 HEAD = "  tier order (strict): native > emulated > dev_fallback (candidates rank by tier, then score)\n"
 
@@ -40,6 +53,43 @@ candidates:
 
 def test_the_whole_text_of_a_measured_placement(lab):  # X1
     assert explain(lab.decide(lab.fall_detect(), lab.fleet)) == FALL_DETECT
+
+
+WATCH = (
+    "workload door-watch (kind cog)\n"
+    "  allow_emulated: false   pin: -\n" + HEAD +
+    """\
+decision: PLACED on attic via arm64-native (tier native, emulated false) score 171.00
+candidates:
+  1. attic eligible via arm64-native (tier native) score 171.00
+       execution 100.00 + locality 0.00 + accel_fit 10.00 + perf 60.00 + load 1.00 + stickiness 0.00
+  2. shed eligible via arm64-native (tier native) score 110.00 [unmeasured, load_unknown]
+       execution 100.00 + locality 0.00 + accel_fit 10.00 + perf 0.00 + load 0.00 + stickiness 0.00
+  -  loft rejected
+       liveness: node is suspect
+       gate: workload.place denied: no gate decision for this node
+"""
+)  # fmt: skip
+
+
+def test_flags_and_reasons_have_their_places(lab):
+    """The worked example of the text's specification (G 1.11)."""
+    spec = WorkloadSpec(
+        kind="cog",
+        name="door-watch",
+        requirements=WorkloadRequirements(variants=(Variant(name="arm64-native"),)),
+        policy=PlacementPolicy(
+            latency_class=LatencyClass.INTERACTIVE,
+            perf=PerfTarget(id="perf.cog.cycle_ms", param="cog_id", param_value="door-watch"),
+        ),
+    )
+    facts = [
+        lab.change(lab.node("loft"), liveness=Liveness.SUSPECT),
+        lab.node("shed", load=None),
+        lab.node("attic", measured_cycle("door-watch", 40), load=0.9),
+    ]
+    gate = PerNodeGate(verdicts={"attic": GatePermit(), "shed": GatePermit()})
+    assert explain(lab.decide(spec, facts, gate=gate)) == WATCH
 
 
 def test_an_assigned_accelerator_is_named(lab):  # X2

@@ -113,6 +113,20 @@ def test_a_crowded_search_ends(lab):  # M6
     assert match_all(seats[:12], devices) == Assigned(tuple((i,) for i in range(12)))
 
 
+def test_a_hopeless_crowd_costs_no_search(lab):
+    """Joint matching runs per machine type and variant; each full search would take a good part of a second."""
+    devices = caps(lab, *(f"accel.npu.n{i}" for i in range(12)))
+    started = time.perf_counter()
+    for _ in range(40):
+        match_all([exclusive(lab, "accel.npu", prefix=True)] * 13, devices)
+    assert time.perf_counter() - started < 2
+
+
+def test_an_exclusive_claim_takes_what_fewest_others_want(lab):
+    needs = [exclusive(lab, "accel.gpu", prefix=True), lab.need("accel.gpu.a", prefix=True)]
+    assert match_all(needs, caps(lab, "accel.gpu.a", "accel.gpu.a.x", "accel.gpu.b")) == Assigned(((2,), (0,)))
+
+
 def test_a_thousand_seats_need_no_deep_recursion(lab):
     devices = caps(lab, *(f"accel.npu.n{i}" for i in range(2000)))
     seats = [exclusive(lab, "accel.npu", prefix=True, count=64)] * 31
@@ -296,6 +310,7 @@ def test_a_unified_pool_serves_both(lab):  # M10
     assert ledger.check(MemoryDemand(host_bytes=10 * GIB, accel_bytes=100 * GIB)) == Shortfall(
         Pool.UNIFIED, 110 * GIB, 100 * GIB
     )
+    assert ledger.check(MemoryDemand(host_bytes=60 * GIB, accel_bytes=40 * GIB)) is None
     left = ledger.reserve(MemoryDemand(host_bytes=60 * GIB)).reserve(MemoryDemand(accel_bytes=30 * GIB))
     assert left == MemoryLedger(unified=True, host=10 * GIB, vram=0)
     assert ledger.host == 100 * GIB
@@ -305,6 +320,7 @@ def test_host_and_accelerator_memory_are_apart_on_a_discrete_node(lab):  # M10
     ledger = MemoryLedger.from_capabilities([lab.memory("vram", 8), lab.memory("system", 4), lab.memory("vram", 16)])
     assert ledger == MemoryLedger(unified=False, host=4 * GIB, vram=24 * GIB)
     assert ledger.check(MemoryDemand(host_bytes=5 * GIB, accel_bytes=99 * GIB)).pool is Pool.SYSTEM
+    assert ledger.check(MemoryDemand(host_bytes=4 * GIB, accel_bytes=24 * GIB)) is None
     assert ledger.check(MemoryDemand(accel_bytes=25 * GIB)) == Shortfall(Pool.VRAM, 25 * GIB, 24 * GIB)
     assert ledger.reserve(MemoryDemand(host_bytes=GIB, accel_bytes=GIB)) == MemoryLedger(
         unified=False, host=3 * GIB, vram=23 * GIB

@@ -199,10 +199,22 @@ def test_the_explanation_shows_the_tiers(lab):  # T5
 
 
 def test_an_emulated_route_is_never_taken_where_a_native_one_fits(lab):
-    x86 = lab.with_caps(lab.nodes("x86")[0], lab.cap("cpu.arch.aarch64"))
-    native = lab.change(x86, capabilities=(*x86.capabilities, lab.cap("runtime.native.b", arches_native=("aarch64",))))
-    placement = lab.decide(lab.anomaly(), [native], allow_emulated=True).placement
-    assert (placement.variant, placement.tier) == ("aarch64-native", Tier.NATIVE)
+    spec = lab.anomaly()
+    variants = spec.requirements.variants
+    emulated_first = lab.change(spec, requirements=lab.change(spec.requirements, variants=variants[::-1]))
+    x86 = lab.with_caps(
+        lab.nodes("x86")[0],
+        lab.cap("cpu.arch.aarch64"),
+        lab.cap("runtime.native.b", arches_native=("aarch64",)),
+    )
+    placement = lab.decide(emulated_first, [x86], allow_emulated=True).placement
+    assert (placement.variant, placement.tier, placement.flags) == ("aarch64-native", Tier.NATIVE, ())
+
+
+def test_the_first_variant_that_fits_is_taken(lab):
+    mac = lab.with_caps(lab.nodes("mac-dev")[0], lab.native("aarch64"))
+    assert lab.decide(lab.anomaly(), [mac]).placement.variant == "aarch64-native"
+    assert lab.decide(lab.anomaly(), lab.nodes("mac-dev")).placement.variant == "aarch64-container"
 
 
 def test_no_node_at_all_is_unplaceable_not_an_error(lab):
