@@ -1,4 +1,4 @@
-"""What checking recorded answers of a pure machine against its computed ones ended with (design 11, `sennit replay`)."""
+"""What a check of recorded answers against a machine's computed ones ended with (design 11, `sennit replay`)."""
 
 from __future__ import annotations
 
