@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -97,13 +99,16 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
     from actors.node.agent import NodeAgent
     from actors.node.settings import AgentSettings
     from messages.engine import TrustTier
+    from runtime.packages.blobs import ContentStore
     from runtime.packages.directory import read_trust
     from runtime.ports.blobs import Blobs
     from runtime.ports.launcher import Launcher
     from runtime.ports.probe import MachineProbe
     from runtime.ports.store import FileStore
+    from runtime.processes.exits import ExitWatch
 
     state, times = cluster.state_dir(entry.name), cluster.times
+    exits = ExitWatch(traceback.print_exception)
 
     def agent() -> NodeAgent:
         settings = AgentSettings(
@@ -123,10 +128,18 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
             settings=settings,
         )
 
+    def launcher() -> Launcher:
+        materialise = ContentStore(state / "blobs").materialise
+        account = cluster.nodes[entry.name].run_as
+        if account is None or account == "root":
+            return Launcher(state / "instances", materialise, exits, root_allowed=account == "root")
+        user = pwd.getpwnam(account)
+        return Launcher(state / "instances", materialise, exits, user=(user.pw_uid, user.pw_gid))
+
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
         _port(cluster, entry, "blobs", lambda: Blobs(state / "blobs")),
-        _port(cluster, entry, "launcher", lambda: Launcher(state / "instances", state / "blobs")),
+        _port(cluster, entry, "launcher", launcher),
         _port(cluster, entry, "probe", MachineProbe),
         _gate_child(cluster, entry),
         _actor(cluster, entry, "agent", agent),

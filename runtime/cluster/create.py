@@ -50,7 +50,7 @@ def init_cluster(
             ClusterFaultCode.EXISTS,
             f"{folder} holds a cluster already: start it with sennit up --cluster {folder}, or choose another folder",
         )
-    chosen = tuple(NodeSettings(name=node) if isinstance(node, str) else node for node in nodes)
+    chosen = tuple(_as_root(NodeSettings(name=node) if isinstance(node, str) else node) for node in nodes)
     for node in chosen:
         check_node_name(node.name)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -76,6 +76,13 @@ def init_cluster(
     cluster = load_cluster(folder)
     cluster.prepare()
     return cluster
+
+
+def _as_root(node: NodeSettings) -> NodeSettings:
+    """Whoever sets a cluster up as root runs its workloads as root until `run_as` names another account."""
+    if os.geteuid() != 0 or node.run_as is not None:
+        return node
+    return msgspec.structs.replace(node, run_as="root")
 
 
 def update_cluster(path: Path | str) -> Cluster:

@@ -31,12 +31,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NodeSettings(Settings, frozen=True):
-    """A node. `tier`: how far the operator trusts it; `facts`: capability ids it claims besides what it probes."""
+    """A node. `tier`: how far the operator trusts it; `facts`: capability ids it claims besides what it probes.
+
+    `run_as`: the account of its workloads. Absent: the agent's own, which must then not be root.
+    """
 
     name: str
     tier: TrustTier = TrustTier.PAIRED
     facts: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    run_as: str | None = None
 
 
 class EndpointSettings(Settings, frozen=True):
@@ -172,6 +176,8 @@ def render_settings(settings: ClusterSettings) -> str:
         if node.labels:
             pairs = ", ".join(f"{quote(key)} = {quote(value)}" for key, value in node.labels.items())
             lines.append(f"labels = {{ {pairs} }}")
+        if node.run_as is not None:
+            lines.append(f"run_as = {quote(node.run_as)}  # the account that workloads run as")
     for process, endpoints in settings.endpoints.items():
         lines += ["", f"[endpoints.{process}]", f"control = {quote(endpoints.control)}"]
         lines.append(f"packages = {quote(endpoints.packages)}")
