@@ -77,6 +77,12 @@ def _chain_log(error: Exception) -> Failed | None:
             return Failed(ExitCode.DAMAGED, error.code.value, error.reason, "sennit chain verify")
 
 
+def _listen(error: Exception) -> Failed | None:
+    from runtime.office.listen import ListenFault
+
+    return Failed(ExitCode.REFUSED, "listen", str(error), "sennit status") if isinstance(error, ListenFault) else None
+
+
 def _ask(error: Exception) -> Failed | None:
     from actors.actor import AskFailed
     from messages.system import AskFailure
@@ -128,5 +134,6 @@ _CONVERTERS = {
     "actors.packages.fault": _package,
     "actors.gate.policy": _policy,
     "runtime.ports.chain_log": _chain_log,
+    "runtime.office.listen": _listen,
     "actors.actor": _ask,
 }

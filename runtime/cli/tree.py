@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
 from runtime.cli.output import print_document, style_of
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from messages.supervision import ChildView, SupervisorView
     from runtime.client import Client
 
@@ -40,11 +42,17 @@ def tree(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 def show_tree(cluster: str, view: SupervisorView, inside: dict[str, SupervisorView | str] | None = None) -> None:
     """Print a tree on standard output, with colours on a terminal."""
     from rich.console import Console
-    from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for text, state in lines(cluster, view, inside):
-        console.print(Text(text, style=style_of(state)))
+    for text in styled(lines(cluster, view, inside)):
+        console.print(text)
+
+
+def styled(told: Iterable[tuple[str, str]]) -> list[Text]:
+    """Lines of a tree with the colours of their states."""
+    from rich.text import Text
+
+    return [Text(text, style=style_of(state)) for text, state in told]
 
 
 def lines(

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, open_cluster, verbs
-from runtime.cli.output import ExitCode
+from runtime.cli.options import CLUSTER_VARIABLE, ClusterOption, JsonOption, open_cluster, verbs
+from runtime.cli.output import ExitCode, Failed, print_document
+from runtime.cli.tree import lines, show_tree
+from runtime.cli.tree import styled as styled_lines
 
 if TYPE_CHECKING:
+    from messages.supervision import SupervisorView
     from runtime.cluster import Cluster
 
 app = verbs()
+_START_LIMIT_S = 60.0
+_POLL_S = 0.1
+_LOG_TAIL = 10
 
 
 @app.command()
 def up(
     *,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when everything runs; stop with sennit down.")
+        bool, typer.Option("--detach", "-d", help="Return when every process runs; sennit down stops it.")
     ] = False,
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
@@ -32,9 +43,138 @@ def up(
       sennit up --cluster reef --detach
     """
     found = open_cluster(cluster)
-    del detach, as_json
-    return _foreground(found)
+    return _detached(found, as_json) if detach else _foreground(found, as_json)
 
 
-def _foreground(cluster: Cluster) -> ExitCode:
-    raise NotImplementedError(cluster)
+def _foreground(cluster: Cluster, as_json: bool) -> ExitCode:
+    """The root is this process; the tree is drawn whenever it was looked at."""
+    from runtime.processes.spawn import check_child_signal
+    from runtime.up import run
+
+    try:
+        check_child_signal()
+    except RuntimeError as error:
+        raise Failed(ExitCode.REFUSED, "child_signal", str(error), "trap - CHLD; sennit up") from None
+    if as_json:
+        code = run(cluster, _document_once(cluster, os.getpid()))
+    elif sys.stdout.isatty():
+        code = _live(cluster)
+    else:
+        code = run(cluster, _changes())
+    if not as_json:
+        print(f"{cluster.name} is down", flush=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ExitCode.DONE if code == 0 else ExitCode.DAMAGED)  # a thread that hangs does not keep the process
+
+
+def _live(cluster: Cluster) -> int:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from runtime.up import run
+
+    console = Console(highlight=False)
+    console.print(f"cluster {cluster.name} in {cluster.path}; Ctrl-C stops it in order")
+    with Live(console=console, auto_refresh=False) as live:
+
+        def draw(view: SupervisorView) -> None:
+            text = Text("\n").join(styled_lines(lines(cluster.name, view)))
+            text.truncate(console.width * (console.height - 2))
+            live.update(text, refresh=True)
+
+        return run(cluster, draw)
+
+
+def _changes() -> Callable[[SupervisorView], None]:
+    """Where there is no terminal: one line for each change of a process."""
+    seen: dict[str, tuple[str, int]] = {}
+
+    def tell(view: SupervisorView) -> None:
+        for child in view.children:
+            now = (child.state.value, child.restarts)
+            if seen.get(child.name) != now:
+                seen[child.name] = now
+                restarts = f", {child.restarts} restarts" if child.restarts else ""
+                last = f", last exit {child.last_exit}" if child.last_exit else ""
+                print(f"{child.name}: {child.state.value}{restarts}{last}", flush=True)
+
+    return tell
+
+
+def _document_once(cluster: Cluster, pid: int) -> Callable[[SupervisorView], None]:
+    """One document, when every process runs."""
+    told: list[bool] = []
+
+    def tell(view: SupervisorView) -> None:
+        from runtime.up import all_running
+
+        if not told and all_running(view):
+            told.append(True)
+            print_document({"cluster": cluster.name, "path": str(cluster.path), "root_pid": pid, "tree": view})
+            sys.stdout.flush()
+
+    return tell
+
+
+def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
+    """The root is a process of its own; return when every process runs."""
+    from runtime.cluster import ClusterFault, ClusterFaultCode, cluster_holder
+
+    cluster.prepare()
+    holder = cluster_holder(cluster)
+    if holder is not None:
+        raise ClusterFault(
+            ClusterFaultCode.LOCKED,
+            f"cluster {cluster.name} in {cluster.path} is up already (process {holder}): see sennit status",
+        )
+    log = cluster.path / "logs" / "up.log"
+    with log.open("wb") as out:
+        root = subprocess.Popen(
+            [sys.executable, "-m", "runtime.up", str(cluster.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    view = _wait_running(cluster, root)
+    if view is None:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL:])
+        if root.poll() is not None:
+            raise Failed(ExitCode.DAMAGED, "ended", f"the root ended with code {root.returncode}:\n{tail}")
+        raise Failed(
+            ExitCode.DIFFERS,
+            "pending",
+            f"not every process runs after {_START_LIMIT_S:g} s; the root (process {root.pid}) goes on trying",
+            f"sennit tree --cluster {cluster.path}, or sennit down --cluster {cluster.path}",
+        )
+    root.returncode = 0  # it goes on without us
+    if as_json:
+        print_document({"cluster": cluster.name, "path": str(cluster.path), "root_pid": root.pid, "tree": view})
+        return ExitCode.DONE
+    show_tree(cluster.name, view)
+    option = "" if os.environ.get(CLUSTER_VARIABLE) else f" --cluster {cluster.path}"
+    print(f"\nup, root process {root.pid}. Next: sennit node ls{option}; stop it with sennit down{option}")
+    return ExitCode.DONE
+
+
+def _wait_running(cluster: Cluster, root: subprocess.Popen[bytes]) -> SupervisorView | None:
+    """The tree when every process runs; None when the root ended or the time is over."""
+    from actors.actor import AskFailed
+    from messages.base import Address
+    from messages.supervision import ShowChildren
+    from runtime.client import Client
+    from runtime.up import all_running
+
+    deadline = time.monotonic() + _START_LIMIT_S
+    with Client.connect(cluster, ["root"]) as client:
+        while time.monotonic() < deadline and root.poll() is None:
+            try:
+                view = client.ask(Address("root/supervisor"), ShowChildren(), 1.0)
+            except AskFailed:
+                continue
+            if all_running(view):
+                return view
+            time.sleep(_POLL_S)
+    return None
