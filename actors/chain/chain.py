@@ -12,20 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from actors.actor import Actor, AskFailed, Context, Procedure
-from actors.chain.canonical import PAYLOAD_LIMIT_BYTES, CanonicalFault, check_canonical
-from actors.chain.record import (
-    RESERVED_SOURCES,
-    EntryFault,
-    Verifier,
-    check_chain_id,
-    check_entry,
-    genesis,
-    make_record,
-    record_hash,
-)
+from actors.chain.batch import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Waiting, key_of, link, objection
+from actors.chain.record import Verifier, check_chain_id, genesis, record_hash
 from messages.base import Address
 from messages.chain import (
     Append,
@@ -52,8 +42,6 @@ from messages.chain import (
 from messages.ports import PortRefusal
 from messages.system import AskFailure
 
-MAX_BATCH_RECORDS = 1_024
-MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_WAITING_RECORDS = 8_192
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 READ_PAGE = 1_000
@@ -73,20 +61,6 @@ class ChainLost(Exception):
     """What the store did is not known, or it did what must not happen: the actor ends and starts from the store."""
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """One append that has not been answered."""
-
-    ctx: Context
-    entries: Sequence[Entry]
-    size: int
-    alone: bool
-    cut: bool = False
-
-    def reply(self, results: list[Appended]) -> None:
-        self.ctx.reply(results[0] if self.alone else AppendedAll(results=results))
-
-
 class Chain(Actor[ChainMessage]):
     """`chain_id` names the chain for ever (it is in its genesis); `store` is the port that holds the log."""
 
@@ -96,6 +70,7 @@ class Chain(Actor[ChainMessage]):
         self._chain_id = check_chain_id(chain_id)
         self._store = store
         self._head: ChainRecord | None = None
+        self._opened = False
         self._closed = ""
         self._torn_tail = 0
         self._queue: deque[Waiting] = deque()
@@ -140,10 +115,14 @@ class Chain(Actor[ChainMessage]):
         try:
             stored = await ctx.ask(self._store, OpenChain(chain_id=self._chain_id), timeout_s=OPEN_TIMEOUT_S)
         except AskFailed as failure:
-            if not _is_damage(failure):
+            if _is_refused(failure, PortRefusal.DISK_FULL):
+                ctx.log("warning", "the disk is full: no log yet", reason=failure.reason)
+            elif _is_refused(failure, PortRefusal.DAMAGED):
+                self._close(failure.reason, ctx)
+            else:
                 raise ChainLost(f"the log cannot be opened: {failure}") from failure
-            self._close(failure.reason, ctx)
             return
+        self._opened = True
         self._torn_tail = stored.torn_tail
         if stored.torn_tail:
             ctx.log("warning", "dropped the torn end of the log; nothing of it was answered", bytes=stored.torn_tail)
@@ -201,24 +180,9 @@ class Chain(Actor[ChainMessage]):
     def _objection(self, entries: Sequence[Entry], size: int) -> tuple[ChainRefusal, str] | None:
         if self._closed:
             return self._closed_refusal()
-        if len(entries) > MAX_BATCH_RECORDS:
-            return ChainRefusal.INVALID, f"{len(entries)} entries at once, at most {MAX_BATCH_RECORDS} are taken"
-        for entry in entries:
-            try:
-                check_entry(entry)
-                check_canonical(entry.payload)
-            except EntryFault as fault:
-                return ChainRefusal.INVALID, str(fault)
-            except CanonicalFault as fault:
-                code = ChainRefusal.PAYLOAD_TOO_LARGE if fault.too_large else ChainRefusal.PAYLOAD_INVALID
-                return code, f"payload of {entry.source}/{entry.kind}: {fault}"
-            if entry.source in RESERVED_SOURCES:
-                return ChainRefusal.RESERVED, f"source {entry.source!r} is the chain's own"
-        if size > MAX_BATCH_BYTES:
-            return ChainRefusal.PAYLOAD_TOO_LARGE, f"{size} bytes at once, at most {MAX_BATCH_BYTES} are taken"
         if self._queued_records + len(entries) > MAX_WAITING_RECORDS or self._queued_bytes + size > MAX_WAITING_BYTES:
             return ChainRefusal.OVERLOADED, f"{self._queued_records} records wait for the disk; try again"
-        return None
+        return objection(entries, size)
 
     def _cut(self) -> list[Waiting]:
         """The next batch, in order of arrival; at least one append, however large."""
@@ -239,24 +203,32 @@ class Chain(Actor[ChainMessage]):
 
     async def _commit(self, batch: list[Waiting], ctx: Context) -> None:
         known: dict[RecordKey, ChainRecord] = {}
-        if not self._closed:
+        if not self._opened and not self._closed:
+            await self._open(ctx)
+        if self._opened and not self._closed:
             try:
                 known = await self._known(batch, ctx)
             except AskFailed as failure:
                 self._store_failed(failure, ctx)
-        if self._closed:
-            self._refuse(batch, self._closed_refusal())
+        if self._closed or not self._opened:
+            full = (ChainRefusal.DISK_FULL, "the disk is full: there is no log yet; free some space and try again")
+            self._refuse(batch, self._closed_refusal() if self._closed else full)
             return
         records: list[ChainRecord] = []
-        if self._head is None:
-            records.append(genesis(self._chain_id, ctx.wall()))
+        last = self._head
+        if last is None:
+            last = genesis(self._chain_id, ctx.wall())
+            records.append(last)
         answers: list[tuple[Waiting, list[Appended]]] = []
         for waiting in batch:
-            results = self._chained(waiting, records, known, ctx.wall())
-            if results is None:
+            linked = link(waiting.entries, last, known, ctx.wall())
+            if linked is None:
                 self._refuse([waiting], (ChainRefusal.KEY_REUSED, "the idempotency key belongs to another record"))
-            else:
-                answers.append((waiting, results))
+                continue
+            fresh, results = linked
+            records += fresh
+            last = records[-1] if records else last
+            answers.append((waiting, results))
         refusal = await self._write(records, ctx)
         if refusal is not None:
             self._refuse([waiting for waiting, _ in answers], refusal)
@@ -268,40 +240,15 @@ class Chain(Actor[ChainMessage]):
 
     async def _known(self, batch: list[Waiting], ctx: Context) -> dict[RecordKey, ChainRecord]:
         """The records that already hold one of the batch's keys."""
-        keys = {_key(entry): None for waiting in batch for entry in waiting.entries if entry.idempotency_key}
+        keys = {key_of(entry): None for waiting in batch for entry in waiting.entries if entry.idempotency_key}
         known: dict[RecordKey, ChainRecord] = {}
         while keys:
             found = await ctx.ask(self._store, FindKeys(keys=list(keys)), timeout_s=READ_TIMEOUT_S)
-            known.update((_key(record), record) for record in found.records)
+            known.update((key_of(record), record) for record in found.records)
             if not found.records:  # what is large comes in parts
                 break
             keys = {key: None for key in keys if key not in known}
         return known
-
-    def _chained(
-        self, waiting: Waiting, records: list[ChainRecord], known: dict[RecordKey, ChainRecord], wall_ms: int
-    ) -> list[Appended] | None:
-        """Add the append's new records to `records` and `known`; None, adding nothing, when a key is another's."""
-        fresh: list[ChainRecord] = []
-        fresh_keys: dict[RecordKey, ChainRecord] = {}
-        results = []
-        last = records[-1] if records else self._head
-        assert last is not None
-        for entry in waiting.entries:
-            first = fresh_keys.get(_key(entry)) or known.get(_key(entry)) if entry.idempotency_key else None
-            if first is not None:
-                if (first.kind, first.payload) != (entry.kind, entry.payload):
-                    return None
-                results.append(_appended(first, repeated=True))
-                continue
-            last = make_record(self._chain_id, last.sequence + 1, last.hash, wall_ms, entry)
-            fresh.append(last)
-            if entry.idempotency_key:
-                fresh_keys[_key(entry)] = last
-            results.append(_appended(last))
-        records += fresh
-        known.update(fresh_keys)
-        return results
 
     async def _write(self, records: list[ChainRecord], ctx: Context) -> tuple[ChainRefusal, str] | None:
         """Make `records` durable and the last one the head; what to refuse with when the store did not take them."""
@@ -311,7 +258,7 @@ class Chain(Actor[ChainMessage]):
             await ctx.ask(self._store, WriteRecords(records=records), timeout_s=WRITE_TIMEOUT_S)
         except AskFailed as failure:
             self._failed_batches += 1
-            if failure.failure is AskFailure.REFUSED and failure.code == PortRefusal.DISK_FULL:
+            if _is_refused(failure, PortRefusal.DISK_FULL):
                 ctx.log("warning", "the disk is full: nothing was chained", records=len(records), reason=failure.reason)
                 return ChainRefusal.DISK_FULL, f"{failure.reason}; free some space, appending then works by itself"
             self._store_failed(failure, ctx)
@@ -322,7 +269,7 @@ class Chain(Actor[ChainMessage]):
 
     def _store_failed(self, failure: AskFailed, ctx: Context) -> None:
         """Damage closes the chain; anything else ends it, for what became of the batch is not known."""
-        if not _is_damage(failure):
+        if not _is_refused(failure, PortRefusal.DAMAGED):
             raise ChainLost(f"the store failed: {failure}") from failure
         self._close(failure.reason, ctx)
 
@@ -383,7 +330,7 @@ class Chain(Actor[ChainMessage]):
             try:
                 page = await self._page(verifier.count - 1, READ_PAGE, ctx)
             except AskFailed as failure:
-                if not _is_damage(failure):
+                if not _is_refused(failure, PortRefusal.DAMAGED):
                     raise
                 verifier.fail(verifier.count, failure.reason)
                 break
@@ -403,16 +350,5 @@ class Chain(Actor[ChainMessage]):
         return page
 
 
-def _key(what: Entry | ChainRecord) -> RecordKey:
-    return RecordKey(source=what.source, idempotency_key=what.idempotency_key)
-
-
-def _appended(record: ChainRecord, *, repeated: bool = False) -> Appended:
-    return Appended(sequence=record.sequence, hash=record.hash, time_ms=record.time_ms, repeated=repeated)
-
-
-def _is_damage(failure: AskFailed) -> bool:
-    return failure.failure is AskFailure.REFUSED and failure.code == PortRefusal.DAMAGED
-
-
-assert PAYLOAD_LIMIT_BYTES <= MAX_BATCH_BYTES
+def _is_refused(failure: AskFailed, code: PortRefusal) -> bool:
+    return failure.failure is AskFailure.REFUSED and failure.code == code

@@ -92,6 +92,9 @@ class SimulatedChainStore(Actor[ChainStoreMessage]):
         if disk.chain_id not in ("", message.chain_id):
             ctx.refuse(PortRefusal.DAMAGED, f"the simulated log is chain {disk.chain_id}, not {message.chain_id}")
             return
+        if disk.full and not disk.chain_id:
+            ctx.refuse(PortRefusal.DISK_FULL, "no room for a log on the simulated disk")
+            return
         disk.chain_id = message.chain_id
         last = disk.records[-1] if disk.records else None
         ctx.reply(StoredHead(records=len(disk.records), last=last, torn_tail=disk.torn_tail))

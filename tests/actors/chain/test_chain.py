@@ -5,7 +5,8 @@ import pytest
 
 from actors.actor import Actor, AskFailed
 from actors.chain import canonical
-from actors.chain.chain import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Chain
+from actors.chain.batch import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from actors.chain.chain import Chain
 from actors.chain.record import ZERO_HASH, genesis, verify
 from messages.base import Address
 from messages.chain import (
@@ -190,8 +191,9 @@ def test_a_full_disk_refuses_the_whole_batch_and_heals_by_itself():
     assert rig.ask(Verify()).valid
 
 
-def test_a_chain_born_on_a_full_disk_gets_its_genesis_later():
-    rig = Rig(SimulatedChainDisk(full=True))
+@pytest.mark.parametrize("disk", [{"full": True}, {"full": True, "chain_id": "test"}], ids=["no log", "empty log"])
+def test_a_chain_born_on_a_full_disk_gets_its_genesis_later(disk):
+    rig = Rig(SimulatedChainDisk(**disk))
     assert rig.refused(Append(entry=entry())) == ChainRefusal.DISK_FULL
     assert rig.refused(GetHead()) == ChainRefusal.DISK_FULL
     assert not rig.ask(Verify()).valid
