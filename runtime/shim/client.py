@@ -8,6 +8,7 @@ what may be left of the workload before it says so.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,12 +31,27 @@ from runtime.shim.output import read_stream
 
 SHIM = str(Path(__file__).resolve().with_name("shim.py"))
 START_TIMEOUT_S = 10.0
-REPLY_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 2.0
 SWEEP_TIMEOUT_S = 5.0
 
 
 class ShimFailed(Exception):
-    """The shim could not be started, does not answer or refused; the message says which and what to do."""
+    """The shim could not be started, does not answer or refused; the message says which and what to do.
+
+    `errno`: the system's reason for a failed start, None when it was another.
+    """
+
+    def __init__(self, text: str, errno: int | None = None) -> None:
+        super().__init__(text)
+        self.errno = errno
+
+
+class ShimLives(ShimFailed):
+    """The instance has a living shim: nothing was started."""
+
+
+class ShimRefused(ShimFailed):
+    """The shim answered, and said no."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +101,16 @@ class ShimHandle:
         self.instance_id: str = state["instance_id"]
         self.epoch: str = state["epoch"]
         self.shim_pid: int = state["shim_pid"]
+        self.shim_start_ticks: int = state["shim_start_ticks"]
         self.pid: int = state["pid"]
         self.start_ticks: int = state["start_ticks"]
+        self.orphan_after_ms: int | None = state["orphan_after_ms"]
         self._process = process
+
+    def close(self) -> None:
+        """Let go of an adopted shim that is not watched."""
+        if isinstance(self._process, int):
+            os.close(self._process)
 
     def watch(self, exits: ExitWatch, on_exit: Callable[[Exit], object]) -> None:
         """Be told once, on the watch's thread, when the shim is gone; then `collect` tells how the run ended."""
@@ -112,6 +135,22 @@ class ShimHandle:
         """Hand `text` and descriptors to the workload."""
         return self._ask(f"pass {text}", fds)
 
+    def gone(self) -> bool:
+        """True when the shim has ended. Only while it is watched or was not yet reported."""
+        stat = proc.stat(self.shim_pid)
+        return stat is None or stat.state == "Z" or stat.start_ticks != self.shim_start_ticks
+
+    def kill(self) -> None:
+        """End a shim that does not answer; its leader dies with it, and `collect` sweeps the rest."""
+        if isinstance(self._process, ProcessHandle):
+            self._process.send_signal(signal.SIGKILL)
+            return
+        pidfd = proc.open_same(self.shim_pid, self.shim_start_ticks, proc.boot_id())
+        if pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
     def _ask(self, request: str, fds: Sequence[int] = ()) -> dict[str, Any]:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
@@ -127,7 +166,7 @@ class ShimHandle:
             raise ShimFailed(f"the shim of {self.instance_id} (pid {self.shim_pid}) hung up")
         answer: dict[str, Any] = json.loads(reply)
         if "error" in answer:
-            raise ShimFailed(f"the shim of {self.instance_id} refused {request.partition(' ')[0]}: {answer['error']}")
+            raise ShimRefused(f"the shim of {self.instance_id} refused {request.partition(' ')[0]}: {answer['error']}")
         return answer
 
 
@@ -139,7 +178,7 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
     run = directory / "run"
     lock = _hold_lock(directory)
     if lock is None:
-        raise ShimFailed(f"{spec.instance_id} has a living shim: stop it, or adopt it")
+        raise ShimLives(f"{spec.instance_id} has a living shim: stop it, or adopt it")
     ready_read, ready_write = os.pipe()
     try:
         if (run / "state.json").exists():
@@ -149,7 +188,8 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
         process = _spawn(run, directory / "data", spec, lock, ready_write)
     except (OSError, SpawnFailed) as error:
         os.close(ready_read)
-        raise ShimFailed(f"the shim of {spec.instance_id} cannot be started: {error}") from error
+        errno = error.errno if isinstance(error, OSError) else None
+        raise ShimFailed(f"the shim of {spec.instance_id} cannot be started: {error}", errno) from error
     finally:
         os.close(ready_write)
         os.close(lock)  # the shim holds it now
@@ -162,7 +202,7 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
         os.close(ready_read)
     if "error" in answer:
         _abandon(process)
-        raise ShimFailed(f"{spec.instance_id} cannot be started: {answer['error']}")
+        raise ShimFailed(f"{spec.instance_id} cannot be started: {answer['error']}", answer["errno"])
     return ShimHandle(run, _state(run), process)
 
 
@@ -205,10 +245,9 @@ def collect(directory: Path) -> ExitRecord:
 
     Raises `ShimFailed` when something is left that does not die; the instance then counts as running.
     """
-    run = directory / "run"
-    try:
-        record = ExitRecord(**json.loads((run / "exit.json").read_bytes()))
-    except (OSError, ValueError, TypeError):
+    record = ended(directory)
+    if record is None:
+        run = directory / "run"
         state = _state(run)
         sweep(state)
         stdout, stderr = (read_stream(str(run), name, -1, 0)[1] for name in ("stdout", "stderr"))
@@ -221,6 +260,14 @@ def collect(directory: Path) -> ExitRecord:
             killed=True,
         )
     return record
+
+
+def ended(directory: Path) -> ExitRecord | None:
+    """The exit record of the last run, None when there is none (yet)."""
+    try:
+        return ExitRecord(**json.loads((directory / "run/exit.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def sweep(state: Mapping[str, Any]) -> None:
@@ -352,5 +399,6 @@ def _stragglers(state: Mapping[str, Any]) -> list[proc.Stat]:
 
 
 __all__ = [
-    "ExitRecord", "LaunchSpec", "ShimFailed", "ShimHandle", "adopt", "collect", "read_output", "start", "sweep",
+    "ExitRecord", "LaunchSpec", "ShimFailed", "ShimHandle", "ShimLives", "ShimRefused", "adopt", "collect",
+    "ended", "read_output", "start", "sweep",
 ]  # fmt: skip

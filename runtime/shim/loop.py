@@ -146,6 +146,7 @@ class Shim:
                     "shim_start_ticks": mine.start_ticks,
                     "pid": self._leader,
                     "start_ticks": self._leader_ticks,
+                    "orphan_after_ms": self._decisions.orphan_after_ms,
                 }
             ),
         )
