@@ -124,7 +124,9 @@ class Node:
     silent: bool = False
     tell_facts: bool = True
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    unsigned_refusals: dict[str, tuple[str, str]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Callable[[ControlRequest, Any], SignedObject]] = field(default_factory=dict)
     handled: list[tuple[str, Any]] = field(default_factory=list)
     requests: list[ControlRequest] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
@@ -171,11 +173,17 @@ class ScriptedAgent(Actor[ControlCall | Beat]):
                 except Rejected as rejected:
                     raise AssertionError(f"the plane sent something invalid: {rejected}") from None
                 node.requests.append(request)
+                if request.method in node.unsigned_refusals:
+                    ctx.refuse(*node.unsigned_refusals[request.method])
+                    return
                 try:
                     outcome: Accepted | Refused = Accepted(result=self.handle(request, ctx))
                 except Rejected as rejected:
                     outcome = Refused(refusal=rejected.refusal)
-                ctx.reply(ControlAnswer(response=sign_response(node.signer, request, outcome)))
+                response = sign_response(node.signer, request, outcome)
+                if request.method in node.answers and isinstance(outcome, Accepted):
+                    response = node.answers[request.method](request, outcome.result)
+                ctx.reply(ControlAnswer(response=response))
 
     def beat(self, ctx: Context) -> NodeBeat:
         node = self.node
