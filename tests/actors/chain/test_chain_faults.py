@@ -6,7 +6,7 @@ import pytest
 
 from actors.actor import AskFailed
 from actors.chain import canonical
-from actors.chain.chain import Chain
+from actors.chain.chain import Chain, ChainLost
 from actors.chain.record import verify
 from messages.base import Address
 from messages.chain import Append, AppendAll, Entry
@@ -85,6 +85,8 @@ def test_every_answered_append_is_there_once_and_no_refused_one_is(seed):
         story.step()
     story.finish()
     assert verify(story.disk.records, "test").valid
+    crashes = {type(fields["exception"]) for _, _, _, fields in story.world.logs if "exception" in fields}
+    assert crashes <= {OSError, ChainLost}  # never a link that does not fit: the store would refuse it
     held = [record.idempotency_key for record in story.disk.records if record.idempotency_key]
     assert len(held) == len(set(held))
     by_sequence = {record.sequence: record for record in story.disk.records}
