@@ -35,6 +35,7 @@ from messages.control import (
     PlaceBody,
 )
 from messages.gate import Network
+from messages.node import NodeBeat
 from messages.packages import Arch, CogBody, FileRef, Offer, PackageOrigin
 from messages.workload_spec import TrustTier
 from runtime.kernel.simulated import SimulatedWorld
@@ -155,6 +156,9 @@ def permitting(actions):
 class Rig:
     """`disk`, `host`, `machine` and `book` outlive crashes."""
 
+    controller, node, stranger = CONTROLLER, NODE, STRANGER
+    agent, launcher, plane, caller = AGENT, LAUNCHER, PLANE, CALLER
+
     def __init__(self, actions=("workload.*",), settings=None, claimed=(), trusted=None, tier=TrustTier.PAIRED):
         self.world = SimulatedWorld(seed=1)
         self.disk, self.host, self.machine, self.book = SimulatedDisk(), SimulatedHost(), SimulatedMachine(), Book()
@@ -184,6 +188,12 @@ class Rig:
             if Address(f"shed/{name}") not in world.cells:
                 world.spawn(Address(f"shed/{name}"), factory)
         self.start_agent()
+
+    def listen(self):
+        """Put somebody where the plane would be; returns what nodes tell him from now on."""
+        self.world.spawn(PLANE, lambda: Deaf(NodeBeat))
+        self.world.run_idle()
+        return self.world.actor(PLANE).heard
 
     def start_agent(self):
         self.world.spawn(AGENT, self.make_agent)
@@ -226,7 +236,7 @@ class Rig:
         self.decisions += 1
         return sha256(f"decision {self.decisions}".encode()).hexdigest()
 
-    def request(self, method, body=None, *, decision_id=None, signer=CONTROLLER, target=None, term=None, **changes):
+    def request(self, method, body=None, /, *, decision_id=None, signer=CONTROLLER, target=None, term=None, **changes):
         self.nonce = getattr(self, "nonce", 0) + 1
         request = new_request(
             method, requester=signer.node_id, target=target or NODE.node_id, nonce=f"{self.nonce:032x}",
@@ -244,7 +254,7 @@ class Rig:
         outcome = response.outcome
         return outcome.result if isinstance(outcome, Accepted) else outcome.refusal
 
-    def call(self, method, body=None, *, signer=CONTROLLER, **more):
+    def call(self, method, body=None, /, *, signer=CONTROLLER, **more):
         if method.mutates and "decision_id" not in more:
             more["decision_id"] = self.decision()
         request = self.request(method, body, signer=signer, **more)
