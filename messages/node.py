@@ -5,7 +5,7 @@ from __future__ import annotations
 from messages.base import Address, Message, NodeName, Request
 from messages.control import ControlCall, SignedObject
 from messages.ports import ClockReading, InstanceEnded
-from messages.system import PeerDown, PeerUp
+from messages.system import Down, PeerDown, PeerUp
 
 FACTS_DOMAIN = b"sennit.node_facts.v1\0"
 
@@ -50,4 +50,4 @@ class GetInstances(Request[InstanceView], frozen=True):
     pass
 
 
-AgentMessage = ControlCall | InstanceEnded | SuperviseTick | Beat | PayOwed | PeerUp | PeerDown | GetInstances
+AgentMessage = ControlCall | InstanceEnded | SuperviseTick | Beat | PayOwed | PeerUp | PeerDown | Down | GetInstances

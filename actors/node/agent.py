@@ -17,7 +17,7 @@ from actors.chain.canonical import encode
 from actors.node import placing, supervising, verbs
 from actors.node.budget import RefusalBudget
 from actors.node.facts import capabilities_of, issue
-from actors.node.host import NATIVE, Node, Unsettled, WorkloadHost
+from actors.node.host import NATIVE, Indeterminate, Node, Unsettled, WorkloadHost
 from actors.node.instances import row_of
 from actors.node.settings import AgentAddresses, AgentSettings, addresses_of
 from actors.node.state import DOCUMENT, decode_state
@@ -39,7 +39,7 @@ from messages.control import (
 from messages.gate import Check
 from messages.node import AgentMessage, Beat, GetInstances, InstanceView, NodeBeat, PayOwed, SuperviseTick
 from messages.ports import AdoptInstances, InstanceEnded, LoadDocument, ProbeMachine, ReadClock
-from messages.system import PeerDown, PeerUp
+from messages.system import Down, PeerDown, PeerUp
 from messages.workload_spec import TrustTier
 
 CONTROLLER = NodeName("controller")
@@ -94,6 +94,7 @@ class NodeAgent(Actor[AgentMessage]):
         host.owed = {entry.idempotency_key: entry for entry in state.owed}
         await self._read_clock(ctx)
         await self._probe(ctx, state.starts + 1)
+        ctx.watch(host.to.launcher)
         found = await ctx.ask(host.to.launcher, AdoptInstances(), timeout_s=patience_s)
         settled = supervising.reconcile(host, state, found.rows, ctx)
         await host.save(ctx, lambda _: msgspec.structs.replace(settled, starts=state.starts + 1))
@@ -109,7 +110,10 @@ class NodeAgent(Actor[AgentMessage]):
             case ControlCall():
                 return self._answer(message, ctx)
             case InstanceEnded(evidence=evidence):
-                return supervising.ended(host, ctx, evidence, host.runs.get(evidence.instance_id))
+                run = host.runs.get(evidence.instance_id)
+                if run is not None:
+                    run.ended = True
+                return supervising.ended(host, ctx, evidence, run)
             case Beat():
                 ctx.after(host.settings.beat_s, Beat())
                 return self._beat(ctx)
@@ -124,6 +128,8 @@ class NodeAgent(Actor[AgentMessage]):
                 host.pay_soon(ctx)
             case PeerDown():
                 pass
+            case Down(address=address, reason=reason):
+                raise Indeterminate(f"{address} ended ({reason}): what runs has to be found anew")
             case GetInstances():
                 ctx.reply(InstanceView(rows=self._rows()))
         return None

@@ -204,6 +204,8 @@ class WorkloadHost:
         try:
             started = await ctx.ask(self.to.launcher, order, timeout_s=self.settings.port_timeout_s)
         except AskFailed as failure:
+            if failure.code == PortRefusal.INVALID_STATE:
+                raise Indeterminate(f"{instance.instance_id} runs, unknown to the agent: {failure.reason}") from failure
             raise _port_refused("start", instance.instance_id, failure) from None
         run = self.runs[instance.instance_id] = Run(started.pid)
         return run
@@ -217,7 +219,9 @@ class WorkloadHost:
         except AskFailed as failure:
             if failure.code not in (PortRefusal.INVALID_STATE, PortRefusal.NOT_FOUND):
                 raise _port_refused("stop", instance_id, failure) from None
-            self.runs.pop(instance_id, None)
+            run = self.runs.pop(instance_id, None)
+            if run is not None and not run.ended:
+                raise Indeterminate(f"{instance_id} should run, the launcher knows nothing of it") from failure
             return None
         self.runs.pop(instance_id, None)
         return evidence

@@ -59,9 +59,10 @@ class Instance(Record, frozen=True):
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """A process that lives, known to this incarnation of the agent. Each run is an object of its own."""
+    """A process known to this incarnation of the agent, each run an object of its own. `ended`: its end was told."""
 
     pid: int
+    ended: bool = False
 
 
 def arguments_of(config: CtlConfig) -> list[str]:

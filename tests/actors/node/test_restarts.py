@@ -5,6 +5,7 @@ import pytest
 from actors.actor import AskFailed
 from actors.node.state import AgentState, StateDamaged, decode_state, encode_state
 from messages.control import CtlConfig, InstanceBody, Method, Once, Refusal, RefusalCode
+from runtime.simulated.launcher import EndInstance
 
 
 @pytest.fixture
@@ -102,6 +103,29 @@ def test_what_no_table_knows_is_ended_and_removed(rig, running):
     rig.start_node()
     rig.world.advance(5)
     assert rig.host.instances == {}
+    rig.agree()
+
+
+def test_a_launcher_that_restarts_alone_ends_the_agent_which_then_adopts_anew(rig, running):
+    """A fresh launcher would say of everything that it does not run."""
+    pid = rig.host.running()[running]
+    rig.world.crash(rig.launcher)
+    rig.world.run_idle()
+    assert rig.agent not in rig.world.cells
+    rig.start_node()
+    rig.world.run_idle()
+    assert rig.row(running)["status"]["pid"] == pid
+    rig.agree()
+
+
+def test_a_stop_of_what_ended_a_moment_ago_is_a_stop(rig, running):
+    request = rig.request(Method.STOP, {"instance_id": running}, decision_id=rig.decision())
+    pending = rig.send(request)
+    rig.world.start_ask(rig.launcher, EndInstance(instance_id=running, exit_code=5))
+    rig.world.run_until(lambda: pending.done)
+    rig.world.advance(5)
+    assert rig.outcome(request, pending)["stopped"] == running
+    assert rig.row(running)["lifecycle"] == "stopped"
     rig.agree()
 
 
