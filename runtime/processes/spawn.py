@@ -37,7 +37,6 @@ class ProcessHandle:
     start_ticks: int
     boot_id: str
     stderr_fd: int | None
-    popen: subprocess.Popen[bytes] = field(repr=False)
     reaped: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -74,9 +73,7 @@ class ProcessHandle:
             os.killpg(self.pid, signal.SIGKILL)  # the zombie leader is in it still
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
             self.reaped = True
-            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            self.popen.returncode = code  # or Popen would try to reap it again
-            return code
+            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def check_child_signal() -> None:
@@ -121,6 +118,7 @@ def spawn(
         )
     except OSError as error:
         raise SpawnFailed(f"cannot start {argv[0]}: {error.strerror}") from error
+    popen.returncode = 0  # it only started the process: as it is, it would reap behind our back when it is collected
     stderr_fd = None
     if popen.stderr is not None:
         stderr_fd = os.dup(popen.stderr.fileno())
@@ -129,7 +127,7 @@ def spawn(
     pidfd = os.pidfd_open(popen.pid)  # not reaped, so the number is still its own
     found = proc.stat(popen.pid)
     assert found is not None
-    return ProcessHandle(popen.pid, pidfd, found.start_ticks, proc.boot_id(), stderr_fd, popen)
+    return ProcessHandle(popen.pid, pidfd, found.start_ticks, proc.boot_id(), stderr_fd)
 
 
 __all__ = ["STDERR_TAIL_BYTES", "ProcessHandle", "SpawnFailed", "check_child_signal", "spawn"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import select
@@ -315,3 +316,14 @@ def test_descendants_are_found_parents_first():
 
     rows = [Row(5, 4), Row(4, 2), Row(3, 2), Row(9, 1), Row(2, 1)]
     assert [row.pid for row in proc.descendants(2, rows)] == [4, 3, 5]
+
+
+def test_nobody_but_the_watch_reaps(watch):
+    """The library that spawns collects forgotten children at its next use; ours must not be among them."""
+    handle = spawn(["/bin/sh", "-c", "exit 6"], ENVIRONMENT)
+    assert gone_within(handle.pidfd, 10)
+    gc.collect()
+    subprocess.run(["/bin/true"], check=True)
+    seen = queue.Queue()
+    watch.watch(handle, seen.put)
+    assert seen.get(timeout=10).code == 6
