@@ -12,10 +12,16 @@ from typing import Any
 
 from actors.actor import AskFailed
 from runtime.client import Client
-from runtime.scenario.format import Check, Scenario, Verdict
+from runtime.scenario.format import Check, Scenario, SignedBy, Verdict
 from runtime.scenario.player import Player, StepFailed
 from runtime.scenario.stage import SETTLE_LIMIT_S, START_LIMIT_S, Stage, StageFault, wait_until
 from runtime.scenario.story import Story, Tone
+
+_SIGNED = {
+    SignedBy.SIGNER: "signed by the cluster's signer",
+    SignedBy.STRANGER: "signed by a key that nobody trusts",
+    SignedBy.NOBODY: "not signed",
+}
 
 
 @dataclass
@@ -85,7 +91,7 @@ def _play(scenario: Scenario, base: Path, story: Story, stage: Stage, result: Re
     for part in scenario.package:
         manifest = stage.make_package(part, base)
         changed = f", then one byte of {part.tamper} changed" if part.tamper else ""
-        story.tell("package", f"{part.name}: {manifest.package_id}, signed by {part.signed_by.value}{changed}")
+        story.tell("package", f"{part.name} ({manifest.package_id[:16]}), {_SIGNED[part.signed_by]}{changed}")
     stage.start()
     with Client.connect(stage.cluster) as client:
         player = Player(scenario, stage, client, story)

@@ -247,7 +247,8 @@ class Player:
                 return f"process {expect.process} is {child.state.value}"
             if expect.restarts is not None and child.restarts < expect.restarts:
                 return f"process {expect.process} was restarted {child.restarts} times"
-            seen["process"] = f"{expect.process} is {child.state.value}, restarted {child.restarts} times"
+            times = f", {child.restarts} restart{'s' if child.restarts != 1 else ''}" if child.restarts else ""
+            seen["process"] = f"process {expect.process} is {child.state.value}{times}"
         if expect.node is not None:
             node = self._observer.nodes().get(expect.node)
             if node is None or node.reachable != expect.reachable:
