@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from actors.actor import Context
 from actors.placement.audit import append, ensure_current
 from actors.placement.calls import CallAccepted, CallIndeterminate, CallOutcome, CallRefused, CallUnreachable
@@ -48,6 +50,8 @@ class Instances:
         """Carry out one verb. Raises `PlaneRefusal`: every code of `PlaneError` that fits a call."""
         method = _method(order.method)
         held = await self._find(ctx, order.instance)
+        if method is Method.STATUS:
+            return self._result(held, await self._status(ctx, held))
         if not method.mutates:
             return self._result(held, await self._send(ctx, held, method, order, None))
         slot = held.record.slot
@@ -93,6 +97,19 @@ class Instances:
             decision_id=decision_id,
             timeout_s=self.core.settings.read_timeout_s + grace_s,
         )
+
+    async def _status(self, ctx: Context, held: Held) -> CallOutcome[Any]:
+        """The node's row of one instance, as plain data."""
+        record = held.record
+        body = InstanceBody(instance_id=record.instance_id)
+        listing = await self.core.call(ctx, record.node_id, Method.STATUS, StatusListing, body=body)
+        if not isinstance(listing, CallAccepted):
+            return listing
+        row = _row(listing.result.rows, record.instance_id)
+        if row is None:
+            return CallUnreachable("it answers, but not about this instance")
+        self.seen[row.instance_id] = row
+        return CallAccepted(msgspec.to_builtins(row))
 
     async def _reconcile(
         self, ctx: Context, held: Held, method: Method, outcome: CallIndeterminate

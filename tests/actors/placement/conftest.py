@@ -276,7 +276,7 @@ class ScriptedAgent(Actor[ControlCall | Beat]):
 
     def status(self, request: ControlRequest, body: InstanceBody, ctx: Context) -> Any:
         if body.instance_id is not None:
-            return self.found(body)
+            return StatusListing(rows=[self.found(body)])
         rows = self.rows()
         if body.include_departed:
             rows += [DepartedRow(departed_instance=key, reason=why) for key, why in self.node.departed.items()]
