@@ -113,11 +113,13 @@ class Cell:
         self._timers: dict[int, Callable[[], None]] = {}
         self._heap: list[tuple[float, int]] = []
         self._wake_at = float("inf")
+        self._sweep_at = TIMERS_KEPT
         self._turns: dict[Hashable, deque[tuple[Running, int]]] = {}
         self._ready: deque[Running] = deque()
         self._last = 0
         self._starting = False
         self._expecting: list[CellContext] = []
+        self._unanswered: dict[CellContext, None] = {}
         self._suspended = False
         self._tracing: tuple[list[TraceLine], int, CellContext] | None = None
         self._random: Random | None = None
@@ -235,6 +237,8 @@ class Cell:
             self._reject(context, envelope, KernelRefusal.MALFORMED, f"{envelope.tag}: {error}")
             return
         self.received += 1
+        if envelope.kind is Kind.ASK:
+            self._open(context)
         if type(message) in SYSTEM_TYPES:
             self._system(message, context)
             return
@@ -245,6 +249,18 @@ class Cell:
             self._run(Running(procedure, context))
         if self._tracing is not None:
             self._trace(message, context, self.world.now() - began)
+
+    def _open(self, context: CellContext) -> None:
+        """Remember whom to answer `died`; those whose deadline passed wait no longer."""
+        if len(self._unanswered) >= self._sweep_at:
+            for old in [old for old in self._unanswered if old.is_late(self.now)]:
+                del self._unanswered[old]
+            self._sweep_at = max(TIMERS_KEPT, 2 * len(self._unanswered))
+        self._unanswered[context] = None
+
+    def closed(self, context: CellContext) -> None:
+        """It was answered."""
+        self._unanswered.pop(context, None)
 
     def _reject(self, context: CellContext, envelope: Envelope, code: KernelRefusal, reason: str) -> None:
         context.refuse(code.value, reason)
@@ -440,8 +456,7 @@ class Cell:
                 running.coroutine.close()
             except RuntimeError as error:
                 self.world.log("warning", self.address, "a procedure waited while it was closed", {"exception": error})
-            running.context.fail(died, closing=True)
-        for context in [*self._expecting, *([self._tracing[2]] if self._tracing is not None else [])]:
+        for context in list(self._unanswered):
             context.fail(died, closing=True)
         for item in self.mailbox.close():
             if isinstance(item, Envelope):
@@ -545,6 +560,10 @@ class CellContext(Context):
     def sender(self) -> Address | None:
         return None if self.envelope is None else self.envelope.sender
 
+    def is_late(self, now: float) -> bool:
+        """Its asker waits no longer."""
+        return self.envelope is not None and self.envelope.deadline is not None and self.envelope.deadline < now
+
     @property
     def is_request(self) -> bool:
         return not self._answered
@@ -581,6 +600,7 @@ class CellContext(Context):
 
     def _answer(self, kind: Kind, answer: Message | None, failure: Failure | None) -> None:
         self._answered = True
+        self._cell.closed(self)
         asked = self.envelope
         assert asked is not None
         self._cell.world.post(

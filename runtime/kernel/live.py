@@ -167,6 +167,11 @@ class LiveWorld(World):
 
     # offices
 
+    def reaches(self, process: str) -> bool:
+        """Whether the control link to `process` is up."""
+        office = self._offices.get("control")
+        return office is not None and office.reaches(process)
+
     def attach(self, office: PostOffice) -> None:
         self._offices[office.plane] = office
 

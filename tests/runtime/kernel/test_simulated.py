@@ -221,6 +221,27 @@ def test_a_crash_ends_this_actor_only_and_answers_whoever_waits(world, how):
     assert world.dead_letters["died"] == 1
 
 
+def test_the_asker_of_the_very_message_that_crashes_and_of_one_kept_for_later_are_answered_died(world):
+    class Keeper(Echo):
+        def receive(self, message: object, ctx: Context) -> Procedure | None:
+            if isinstance(message, Silent):
+                raise ValueError("no good")
+            self.kept = ctx
+            return None
+
+    world.stop(A)
+    world.run_idle()
+    world.spawn(A, Keeper)
+    kept = world.start_ask(A, Say(text="kept"))
+    crashing = world.start_ask(A, Silent())
+    world.run_idle()
+    for pending in (kept, crashing):
+        with pytest.raises(AskFailed) as failed:
+            pending.result()
+        assert failed.value.failure is AskFailure.DIED
+    assert world.now_s == 0
+
+
 def test_nothing_passes_to_the_next_incarnation(world):
     world.tell(A, Later(text="from the dead", after_s=1))
     world.run_idle()
