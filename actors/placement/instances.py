@@ -166,7 +166,8 @@ class Instances:
         if core.blocked is None:
             await settle_all(core, ctx)
         asked = list(core.state.placements.values())  # what is placed from now on, these listings do not know yet
-        nodes = sorted({held.record.node_id for held in asked})
+        holding = {held.record.node_id for held in asked}
+        nodes = sorted(node_id for node_id in holding if core.view.is_reachable(node_id, ctx.now()))
         listings = await core.call_all(
             ctx, nodes, Method.STATUS, StatusListing, body=InstanceBody(include_departed=True)
         )
@@ -175,7 +176,7 @@ class Instances:
             if isinstance(listing, CallAccepted):
                 reached.add(node_id)
                 for held in asked:
-                    if held.record.node_id == node_id:
+                    if held.record.node_id == node_id and held.record.slot not in core.active:
                         await self._mirror(ctx, held, listing.result.rows)
         placed = [self._line(held, held.record.node_id in reached) for held in core.state.placements.values()]
         unsettled = [
@@ -191,6 +192,13 @@ class Instances:
         ]
         return InstanceLines(instances=sorted(placed, key=lambda line: line.instance_id), unsettled=unsettled)
 
+    async def look_at(self, ctx: Context, held: Held) -> None:
+        """Take over what the node of one instance reports, if it answers. The caller holds the slot's turn."""
+        if self.core.view.is_reachable(held.record.node_id, ctx.now()):
+            listing = await self._listing(ctx, held.record.node_id)
+            if isinstance(listing, CallAccepted):
+                await self._mirror(ctx, held, listing.result.rows)
+
     async def _mirror(self, ctx: Context, held: Held, rows: list[StatusRow]) -> None:
         """Take over what its node reports; what that took down on purpose is forgotten."""
         instance = held.record.instance_id
@@ -199,8 +207,7 @@ class Instances:
             self.seen[instance] = row
             return
         self.seen.pop(instance, None)
-        if held.record.slot not in self.core.active:
-            await forget_departed(self.core, ctx, held, rows)
+        await forget_departed(self.core, ctx, held, rows)
 
     async def _listing(self, ctx: Context, node_id: str) -> CallOutcome[StatusListing]:
         body = InstanceBody(include_departed=True)

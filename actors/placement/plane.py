@@ -99,9 +99,9 @@ class PlacementControlPlane(Actor[PlaneMessage]):
             case NodeBeat():
                 return self._beat(ctx, message)
             case PeerUp(process=process, incarnation=incarnation):
-                core.view.link(process, incarnation, up=True)
+                core.view.link(process, incarnation, ctx.now(), up=True)
             case PeerDown(process=process, incarnation=incarnation):
-                core.view.link(process, incarnation, up=False)
+                core.view.link(process, incarnation, ctx.now(), up=False)
             case SettleTick():
                 return self._tick(ctx)
         return None
@@ -130,6 +130,11 @@ class PlacementControlPlane(Actor[PlaneMessage]):
             ctx.reply(await work)
         except PlaneRefusal as refusal:
             ctx.refuse(refusal.code.value, refusal.reason)
+        except AskFailed as failure:
+            if failure.code != KernelRefusal.BUSY:
+                raise
+            reason = f"another order for the same slot is being carried out; ask again later ({failure.reason})"
+            ctx.refuse(PlaneError.SLOT_HELD.value, reason)
 
     # placing
 
@@ -162,20 +167,13 @@ class PlacementControlPlane(Actor[PlaneMessage]):
         )
         if order.dry_run:
             return await self._place(ctx, order, prepared, request)
-        try:
-            async with ctx.exclusive(("slot", prepared.slot), core.settings.place_timeout_s):
-                core.active.add(prepared.slot)
-                try:
-                    await self._free_slot(ctx, prepared, pin)
-                    return await self._place(ctx, order, prepared, request)
-                finally:
-                    core.active.discard(prepared.slot)
-        except AskFailed as failure:
-            if failure.code != KernelRefusal.BUSY:
-                raise
-            raise PlaneRefusal(
-                PlaneError.SLOT_HELD, f"another order for {prepared.slot} is being carried out; ask again later"
-            ) from None
+        async with ctx.exclusive(("slot", prepared.slot), core.settings.place_timeout_s):
+            core.active.add(prepared.slot)
+            try:
+                await self._free_slot(ctx, prepared, pin)
+                return await self._place(ctx, order, prepared, request)
+            finally:
+                core.active.discard(prepared.slot)
 
     async def _place(
         self, ctx: Context, order: PlaceOrder, prepared: Prepared, request: PlacementRequest
@@ -218,7 +216,11 @@ class PlacementControlPlane(Actor[PlaneMessage]):
                 f"decision {unsettled[0].decision_id} may have started {slot} on {node}, which cannot be asked now: "
                 "bring that node back, or it would run twice",
             )
-        holder = core.state.holder(slot, None if pin is None else instance_id(slot, pin))
+        pinned_instance = None if pin is None else instance_id(slot, pin)
+        holder = core.state.holder(slot, pinned_instance)
+        if holder is not None:
+            await self._instances.look_at(ctx, holder)  # its node may have taken it down long ago
+            holder = core.state.holder(slot, pinned_instance)
         if holder is not None:
             record = holder.record
             raise PlaneRefusal(

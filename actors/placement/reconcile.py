@@ -100,11 +100,17 @@ async def settle_slot(core: Core, ctx: Context, slot: str) -> int:
 
 
 async def settle_all(core: Core, ctx: Context) -> int:
-    """Settle every decision that no procedure is working on. Returns how many instances were adopted."""
+    """Settle every decision that no procedure is working on, on nodes that can be asked.
+
+    Returns how many instances were adopted.
+    """
     adopted = 0
-    for slot in sorted({dispatch.slot for dispatch in core.state.dispatches.values()}):
-        if slot in core.active:
-            continue
+    waiting = {
+        dispatch.slot
+        for dispatch in core.state.dispatches.values()
+        if core.view.is_reachable(dispatch.node_id, ctx.now())
+    }
+    for slot in sorted(waiting - core.active):
         async with ctx.exclusive(("slot", slot), core.settings.place_timeout_s):
             if slot not in core.active:
                 adopted += await settle_slot(core, ctx, slot)

@@ -65,6 +65,7 @@ class Node:
     identity: Identity
     link_up: bool | None = None
     link_incarnation: int = 0
+    linked_at: float = 0.0
     beat: NodeBeat | None = None
     beat_at: float = 0.0
     facts: NodeFacts | None = None
@@ -88,6 +89,11 @@ class Node:
         if self.beat.adopting or self.facts is None:
             return Liveness.UNKNOWN
         return Liveness.ALIVE
+
+    def is_reachable(self, now: float, dead_after_s: float) -> bool:
+        """Worth asking: its link is up and it is not silent; of a node never heard nothing is known, so it is asked."""
+        silent_for_s = now - max(self.beat_at, self.linked_at)
+        return self.link_up is not False and (self.beat is None or silent_for_s <= dead_after_s)
 
     def is_known(self, now_s: int) -> bool:
         """It was heard, its inventory is complete and its facts are fresh."""
@@ -164,9 +170,6 @@ class View:
         listed = ", ".join(sorted(self._by_name)) or "none"
         raise PlaneRefusal(PlaneError.INVALID, f"{what} {text[:64]!r} is no node id and no configured name ({listed})")
 
-    def process_of(self, name: NodeName) -> Node | None:
-        return self._by_name.get(name)
-
     def heard(self, beat: NodeBeat, sender: Address | None, now: float) -> Node:
         """Take a beat. Raises `FactsRefused` when it does not come from the process it speaks for."""
         node = self.nodes.get(beat.node_id)
@@ -179,11 +182,17 @@ class View:
         node.beat, node.beat_at = msgspec.structs.replace(beat, facts=None), now
         return node
 
-    def link(self, process: NodeName, incarnation: int, *, up: bool) -> None:
+    def is_reachable(self, node_id: str, now: float) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and node.is_reachable(now, self.dead_after_s)
+
+    def link(self, process: NodeName, incarnation: int, now: float, *, up: bool) -> None:
         """The end of an older link says nothing about the newer one."""
         node = self._by_name.get(process)
         if node is not None and incarnation >= node.link_incarnation:
             node.link_up, node.link_incarnation = up, incarnation
+            if up:
+                node.linked_at = now
 
     def snapshot(self, now: float) -> tuple[PlacementFacts, ...]:
         """Every node as the engine may see it, frozen; those that cannot be used say why by liveness or expiry."""
@@ -231,7 +240,7 @@ class View:
             name=NodeName(node.identity.name),
             tier=node.tier,
             liveness=liveness.value,
-            reachable=beat is not None and liveness is not Liveness.SUSPECT,
+            reachable=beat is not None and node.is_reachable(now, self.dead_after_s),
             incarnation=0 if beat is None else beat.incarnation,
             instances=0 if beat is None else beat.instances,
             beat_age_ms=None if beat is None else round((now - node.beat_at) * 1000),

@@ -177,8 +177,17 @@ def test_a_verb_whose_node_vanishes_stays_indeterminate_and_the_listing_settles_
     assert (line.reachable, line.state) == (False, "placed")
     assert two.place_code(pin="attic")[0] == "slot_held"
     two.world.heal("controller", "attic")
+    two.world.run_idle()
     assert two.instances().instances == [], "its node reports it unloaded"
     assert two.told("workload.lifecycle")[0]["reason"] == "its node reports it unloaded"
+
+
+def test_what_its_node_took_down_long_ago_does_not_hold_its_slot(two, placed):
+    two.on_next(Method.UNLOAD, "attic", lambda: two.world.cut("controller", "attic"))
+    assert two.verb_code("unload", placed.instance_id)[0] == "call_indeterminate"
+    two.world.heal("controller", "attic")
+    two.world.advance(2)
+    assert two.place(pin="attic").placed.epoch > placed.epoch
 
 
 def test_an_instance_that_its_node_does_not_know_is_cleared_by_a_fence(two, placed):

@@ -14,6 +14,7 @@ from messages.facts import FactsError, NodeFacts
 from messages.identity import Identity
 from messages.node import FACTS_DOMAIN, NodeBeat
 from messages.ports import ClockReading
+from messages.system import GetState
 
 NOW_S = 1_700_000_000
 SIGNER = Signer(b"a" * 32)
@@ -135,10 +136,10 @@ def test_one_name_or_one_key_twice_is_refused():
 
 def test_the_end_of_an_older_link_says_nothing():
     view = View([identity()], 5.0)
-    view.link("attic", 7, up=True)
-    view.link("attic", 6, up=False)
+    view.link("attic", 7, 0.0, up=True)
+    view.link("attic", 6, 0.0, up=False)
     assert view.nodes[SIGNER.node_id].link_up is True
-    view.link("attic", 7, up=False)
+    view.link("attic", 7, 0.0, up=False)
     assert view.nodes[SIGNER.node_id].link_up is False
 
 
@@ -200,3 +201,10 @@ def test_the_nodes_are_listed_by_name_with_what_they_offer(two):
     assert (line.node_id, line.incarnation, line.instances, line.reachable) == (two.nodes["attic"].id, 1, 0, True)
     assert {"id": "os.linux", "attrs": {}, "state": "available"} in line.capabilities
     assert 0 <= line.beat_age_ms <= 1000
+
+
+def test_the_state_can_be_looked_at_as_plain_data(two):
+    placed = two.place().placed
+    state = two.world.ask("controller/plane", GetState()).state
+    assert [record["instance_id"] for record in state["placements"]] == [placed.instance_id]
+    assert (state["term"], state["blocked"], state["owed"]) == (1, None, 0)
