@@ -1,236 +1,295 @@
-"""The supervisor as an actor, on the virtual clock, with actors and with processes behind a scripted port."""
+"""The actor around the rules: real decisions, simulated actors and processes."""
 
 from __future__ import annotations
 
 import pytest
 
-from actors.actor import Actor, Context, Procedure
+from actors.actor import Actor
 from actors.supervision.policy import Backoff, ChildSpec, Intensity
 from actors.supervision.supervisor import ActorChild, ProcessChild, Supervisor
 from messages.base import Address, Message, Request
-from messages.ports import ProcessExited, ProcessStarted, SignalProcess, StartProcess
-from messages.supervision import ProcessBeat, ProcessReady, ShowChildren, Shutdown, Spent, StartChild, StopChild
-from messages.system import Done
+from messages.ports import PortRefusal, ProcessesMessage, ProcessExited, ProcessStarted, SignalProcess, StartProcess
+from messages.supervision import (
+    ProcessBeat,
+    ProcessReady,
+    ShowChildren,
+    Shutdown,
+    Spent,
+    StartChild,
+    StopChild,
+    Strategy,
+    SupervisionRefusal,
+)
+from messages.system import Done, Suspend
 from runtime.kernel.simulated import SimulatedWorld
 
-ROOT, PORT, A, B = Address("root/supervisor"), Address("root/processes"), Address("one/a"), Address("one/b")
+SUPERVISOR = Address("node/supervisor")
+ROOT = Address("test/root")
+PROCESSES = Address("root/processes")
+BACKOFF = Backoff(first_s=0.1, factor=2, ceiling_s=4, jitter=0)
 
 
-class Fall(Message, frozen=True):
+class Work(Request[Done], frozen=True):
     pass
 
 
-class Hello(Request[Done], frozen=True):
-    pass
+class Worker(Actor):
+    mailbox = Work
+    starts: list[str] = []
 
+    def __init__(self, name: str, fail: bool = False) -> None:
+        self._name, self._fail = name, fail
 
-class Worker(Actor[Fall | Hello]):
-    mailbox = Fall | Hello
-
-    def receive(self, message, ctx: Context) -> Procedure | None:
-        if isinstance(message, Fall):
-            raise ValueError("fell")
-        ctx.reply(Done())
-        return None
-
-
-class Broken(Worker):
     def started(self, ctx):
-        raise OSError("no good")
+        Worker.starts.append(self._name)
+        if self._fail:
+            raise RuntimeError("no such device")
+
+    def stopped(self, ctx):
+        Worker.starts.append("-" + self._name)
+
+    def receive(self, message, ctx):
+        ctx.reply(Done())
 
 
-class Processes(Actor[StartProcess | SignalProcess]):
-    """Starts what it is told; `ready` decides whether the process says so."""
+@pytest.fixture
+def world():
+    Worker.starts = []
+    return SimulatedWorld(seed=3)
 
-    mailbox = StartProcess | SignalProcess
+
+def address(name: str) -> Address:
+    return Address(f"node/{name}")
+
+
+def supervise(world, *names, failing=(), hung_after_s=None, **options):
+    children = [
+        ActorChild(ChildSpec(name=name), address(name), lambda name=name: Worker(name, name in failing), hung_after_s)
+        for name in names
+    ]
+    options = {"backoff": BACKOFF, "intensity": Intensity(restarts=3, period_s=30)} | options
+    world.spawn(SUPERVISOR, lambda: Supervisor("node", children, **options))
+    world.run_idle()
+
+
+def rows(world, supervisor=SUPERVISOR):
+    return {row.name: row for row in world.ask(supervisor, ShowChildren()).children}
+
+
+def states(world, supervisor=SUPERVISOR):
+    return {name: row.state.value for name, row in rows(world, supervisor).items()}
+
+
+def test_actors_are_started_and_a_crashed_one_comes_back_alone(world):
+    supervise(world, "store", "agent")
+    assert states(world) == {"store": "running", "agent": "running"}
+    world.crash(address("store"))
+    world.advance(0.05)
+    assert states(world)["store"] == "waiting"
+    world.advance(0.1)
+    assert Worker.starts == ["store", "agent", "store"]
+    row = rows(world)["store"]
+    assert (row.state, row.incarnation, row.restarts, row.last_exit) == ("running", 2, 1, "killed by the test")
+
+
+def test_rest_for_one_stops_the_later_ones_in_reverse_and_starts_them_in_order(world):
+    supervise(world, "a", "b", "c", strategy=Strategy.REST_FOR_ONE)
+    Worker.starts.clear()
+    world.crash(address("a"))
+    world.advance(1)
+    assert Worker.starts == ["-c", "-b", "a", "b", "c"]
+
+
+def test_an_actor_that_cannot_start_is_tried_with_backoff_and_spends_the_budget(world):
+    supervise(world, "good", "bad", failing=("bad",))
+    world.advance(0.65)  # 0.1, 0.2 and 0.4 s of back-off
+    assert Worker.starts.count("bad") == 3
+    world.advance(0.1)
+    assert Worker.starts.count("bad") == 4
+    assert SUPERVISOR not in world.cells, "its budget was spent"
+    assert Worker.starts[-1] == "-good"
+
+
+def test_a_supervisor_that_gives_up_names_the_child_and_its_last_failure(world):
+    supervise(world, "bad", failing=("bad",), intensity=Intensity(restarts=0, period_s=30))
+    world.advance(1)
+    texts = " ".join(str((text, fields)) for _, _, text, fields in world.logs)
+    assert "spent the budget of 0 restarts" in texts
+    assert "no such device" in texts
+
+
+def test_what_an_operator_stops_stays_stopped_until_started(world):
+    supervise(world, "a", "b")
+    done = world.ask(SUPERVISOR, StopChild(name="a"))
+    assert done.child.state == "stopping"
+    world.advance(60)
+    assert states(world) == {"a": "stopped", "b": "running"}
+    assert world.ask(SUPERVISOR, StartChild(name="a")).child.state == "starting"
+    world.advance(1)
+    assert states(world)["a"] == "running"
+    refused = world.ask(SUPERVISOR, StopChild(name="x"))
+    assert refused.refused is SupervisionRefusal.UNKNOWN_CHILD
+    assert "children: a, b" in refused.detail
+
+
+def test_shutdown_stops_in_reverse_order_and_then_the_supervisor_ends(world):
+    supervise(world, "a", "b", "c")
+    Worker.starts.clear()
+    world.tell(SUPERVISOR, Shutdown(reason="asked by a test"))
+    world.advance(1)
+    assert Worker.starts == ["-c", "-b", "-a"]
+    assert SUPERVISOR not in world.cells
+
+
+def test_an_actor_that_hangs_takes_its_process_with_it(world):
+    supervise(world, "a", hung_after_s=3)
+    world.advance(10)
+    assert SUPERVISOR in world.cells
+    world.ask(address("a"), Suspend())
+    world.advance(1)
+    world.lose(lambda envelope: envelope.sender == address("a"), count=100)
+    world.advance(10)
+    assert SUPERVISOR not in world.cells
+
+
+class FakeProcesses(Actor):
+    """The port: a test says what processes do."""
+
+    mailbox = ProcessesMessage
 
     def __init__(self) -> None:
-        self.started_lives: list[tuple[str, int]] = []
-        self.signals: list[tuple[str, int]] = []
-        self.silent: set[str] = set()
+        self.running: dict[str, tuple[StartProcess, Address]] = {}
+        self.signals: list[tuple[str, int, bool]] = []
+        self.started_names: list[str] = []
+        self.refuse = False
 
-    def receive(self, message, ctx: Context):
-        if isinstance(message, StartProcess):
-            self.started_lives.append((message.name, message.incarnation))
-            ctx.reply(ProcessStarted(pid=100 + len(self.started_lives)))
-        else:
-            self.signals.append((message.name, message.signal))
-            life = max(life for name, life in self.started_lives if name == message.name)
-            ctx.tell(ROOT, _exit(message.name, life, -message.signal))
-
-
-def _exit(name: str, life: int, code: int) -> ProcessExited:
-    return ProcessExited(name=name, incarnation=life, pid=1, code=code, stderr_tail="")
-
-
-def _states(world: SimulatedWorld) -> dict[str, str]:
-    return {row.name: row.state.value for row in world.ask(ROOT, ShowChildren()).children}
+    def receive(self, message, ctx):
+        match message:
+            case StartProcess():
+                if self.refuse:
+                    ctx.refuse(PortRefusal.IO_ERROR, "Resource temporarily unavailable")
+                    return
+                assert message.name not in self.running
+                self.running[message.name] = (message, ctx.sender)
+                self.started_names.append(message.name)
+                ctx.reply(ProcessStarted(pid=100 + len(self.started_names)))
+            case SignalProcess():
+                self.signals.append((message.name, message.signal, message.group))
 
 
-def _actors(world: SimulatedWorld, *factories, **rules) -> None:
-    children = [
-        ActorChild(ChildSpec(name=address[-1]), address, factory, hung_after_s=3.0)
-        for address, factory in zip((A, B), factories, strict=False)
-    ]
-    world.spawn(ROOT, lambda: Supervisor("one", children, **rules))
-    world.run_idle()
+class Processes:
+    """The world of process children, as their supervisor `root/supervisor` sees it."""
+
+    supervisor = Address("root/supervisor")
+
+    def __init__(self, world, *names, **options):
+        self.world = world
+        world.spawn(PROCESSES, FakeProcesses)
+        world.run_idle()
+        self.port = world.actor(PROCESSES)
+        children = [
+            ProcessChild(ChildSpec(name=name, start_timeout_s=5, shutdown_timeout_s=2), "role", 3.0) for name in names
+        ]
+        options = {"backoff": BACKOFF, "intensity": Intensity(restarts=2, period_s=30), "spent": Spent.PARK} | options
+        world.spawn(self.supervisor, lambda: Supervisor("root", children, processes=PROCESSES, **options))
+        world.run_idle()
+
+    def life(self, name):
+        return self.port.running[name][0].incarnation
+
+    def ready(self, name, life=None, sender=None):
+        message = ProcessReady(name=name, incarnation=life or self.life(name))
+        self.world.tell(self.supervisor, message, sender=Address(sender or f"{name}/supervisor"))
+        self.world.run_idle()
+
+    def beat(self, name):
+        message = ProcessBeat(name=name, incarnation=self.life(name), slowest_ms=1, mailbox=0)
+        self.world.tell(self.supervisor, message, sender=Address(f"{name}/supervisor"))
+
+    def end(self, name, code, stderr=""):
+        order, owner = self.port.running.pop(name)
+        message: Message = ProcessExited(name=name, incarnation=order.incarnation, pid=1, code=code, stderr_tail=stderr)
+        self.world.tell(owner, message, sender=PROCESSES)
+        self.world.run_idle()
+
+    def states(self):
+        return states(self.world, self.supervisor)
 
 
-def test_actors_start_are_ready_and_come_back_alone():
-    world = SimulatedWorld(1)
-    _actors(world, Worker, Worker)
-    assert _states(world) == {"a": "running", "b": "running"}
-    other = world.actor(B)
-    world.tell(A, Fall())
-    world.run_idle()
-    assert _states(world)["a"] == "waiting"
-    world.advance(0.1)
-    assert _states(world)["a"] == "running"
-    assert world.actor(B) is other
-    assert world.ask(A, Hello()) == Done()
+def test_a_process_is_running_when_its_own_supervisor_says_so(world):
+    root = Processes(world, "chain", "gate")
+    assert root.states() == {"chain": "starting", "gate": "starting"}
+    root.ready("chain", sender="gate/supervisor")  # another process cannot speak for it
+    root.ready("gate", life=7)  # nor another life
+    assert root.states() == {"chain": "starting", "gate": "starting"}
+    root.ready("chain")
+    assert root.states() == {"chain": "running", "gate": "starting"}
 
 
-def test_an_actor_that_cannot_start_uses_the_budget_up_and_the_supervisor_fails():
-    world = SimulatedWorld(1)
-    _actors(world, Broken, intensity=Intensity(restarts=2, period_s=60))
-    world.advance(30)
-    assert ROOT not in world.cells
-    assert any("spent the budget" in str(line) for line in world.logs)
+def test_a_process_that_dies_before_it_is_ready_is_reported_with_its_last_words(world):
+    root = Processes(world, "chain")
+    root.end("chain", 78, "chain: no key in keys/chain\n")
+    row = rows(world, root.supervisor)["chain"]
+    assert row.state == "waiting"
+    assert row.last_exit == "before it was ready: exit code 78: chain: no key in keys/chain"
 
 
-def test_shutdown_stops_everything_and_ends():
-    world = SimulatedWorld(1)
-    _actors(world, Worker, Worker)
-    world.tell(ROOT, Shutdown())
-    world.run_idle()
-    assert not world.cells
+def test_a_process_that_is_never_ready_is_killed_whole_and_started_again(world):
+    root = Processes(world, "chain")
+    world.advance(5.1)
+    assert root.port.signals == [("chain", 9, True)]
+    root.end("chain", -9)
+    world.advance(0.2)
+    assert root.life("chain") == 2
 
 
-def _processes(world: SimulatedWorld, *names: str, **rules) -> Processes:
-    world.spawn(PORT, Processes)
-    spec = {"start_timeout_s": 2.0, "shutdown_timeout_s": 1.0}
-    children = [ProcessChild(ChildSpec(name=name, **spec), "node", hung_after_s=3.0) for name in names]
-    world.spawn(ROOT, lambda: Supervisor("root", children, processes=PORT, **rules))
-    world.run_idle()
-    return world.actor(PORT)
-
-
-def _ready(world: SimulatedWorld, name: str, life: int, sender: str | None = None) -> None:
-    world.tell(ROOT, ProcessReady(name=name, incarnation=life), Address(sender or f"{name}/supervisor"))
-    world.run_idle()
-
-
-def _beat(world: SimulatedWorld, name: str, life: int) -> None:
-    beat = ProcessBeat(name=name, incarnation=life, slowest_ms=0, mailbox=0)
-    world.tell(ROOT, beat, Address(f"{name}/supervisor"))
-    world.run_idle()
-
-
-def test_a_process_is_ready_when_it_says_so_itself():
-    world = SimulatedWorld(1)
-    _processes(world, "shed")
-    assert _states(world) == {"shed": "starting"}
-    _ready(world, "shed", 1, sender="loft/supervisor")
-    assert _states(world) == {"shed": "starting"}, "nobody says it for another"
-    _ready(world, "shed", 1)
-    assert _states(world) == {"shed": "running"}
-
-
-def test_a_killed_process_is_started_again_and_its_siblings_stay():
-    world = SimulatedWorld(1)
-    port = _processes(world, "shed", "loft")
-    for name in ("shed", "loft"):
-        _ready(world, name, 1)
-    world.tell(ROOT, _exit("shed", 1, -9))
-    world.advance(0.1)
-    assert port.started_lives == [("shed", 1), ("loft", 1), ("shed", 2)]
-    _ready(world, "shed", 2)
-    row = world.ask(ROOT, ShowChildren()).children[0]
-    assert (row.restarts, row.last_exit) == (1, "killed by signal 9")
-
-
-def test_a_late_exit_of_an_earlier_life_changes_nothing():
-    world = SimulatedWorld(1)
-    _processes(world, "shed")
-    _ready(world, "shed", 1)
-    world.tell(ROOT, _exit("shed", 1, -9))
-    world.advance(0.1)
-    world.tell(ROOT, _exit("shed", 1, -9))
-    world.run_idle()
-    _ready(world, "shed", 2)
-    assert _states(world) == {"shed": "running"}
-
-
-def test_a_process_that_is_never_ready_is_killed_and_tried_again():
-    world = SimulatedWorld(1)
-    port = _processes(world, "shed")
-    world.advance(2.3)
-    assert ("shed", 9) in port.signals
-    assert ("shed", 2) in port.started_lives
-
-
-def test_a_process_that_stops_beating_is_killed_and_restarted_and_one_that_beats_is_not():
-    world = SimulatedWorld(1)
-    port = _processes(world, "shed", "loft")
-    for name in ("shed", "loft"):
-        _ready(world, name, 1)
-    for _ in range(6):
-        _beat(world, "loft", 1)
+def test_a_running_process_that_falls_silent_is_killed(world):
+    root = Processes(world, "chain")
+    root.ready("chain")
+    for _ in range(5):
         world.advance(1)
-    assert port.signals == [("shed", 9)]
-    assert ("shed", 2) in port.started_lives
+        root.beat("chain")
+    assert root.port.signals == []
+    world.advance(5)
+    assert ("chain", 9, True) in root.port.signals
 
 
-def test_a_spent_budget_parks_the_process_and_leaves_its_siblings():
-    world = SimulatedWorld(1)
-    backoff = Backoff(first_s=0.05, ceiling_s=5.0)
-    port = _processes(
-        world, "shed", "loft", spent=Spent.PARK, intensity=Intensity(restarts=2, period_s=60), backoff=backoff
-    )
-    _ready(world, "loft", 1)
-    for life in (1, 2, 3):
-        world.tell(ROOT, _exit("shed", life, 1))
-        _beat(world, "loft", 1)
+def test_a_system_that_cannot_start_a_process_is_asked_again_later(world):
+    root = Processes(world, "chain")
+    root.port.refuse = True
+    root.end("chain", 1)
+    world.advance(0.2)
+    assert "Resource temporarily unavailable" in rows(world, root.supervisor)["chain"].last_exit
+    root.port.refuse = False
+    world.advance(1)
+    root.ready("chain")
+    assert root.states() == {"chain": "running"}
+
+
+def test_a_process_whose_budget_is_spent_is_parked_and_its_siblings_stay(world):
+    root = Processes(world, "chain", "gate")
+    root.ready("gate")
+    for _ in range(3):
+        root.end("chain", 1)
+        root.beat("gate")
+        world.advance(0.3)
+    assert root.states() == {"chain": "parked", "gate": "running"}
+    for _ in range(4):
         world.advance(1)
-    assert _states(world) == {"shed": "parked", "loft": "running"}
-    assert ROOT in world.cells
-    for _ in range(6):
-        _beat(world, "loft", 1)
-        world.advance(1)
-    assert ("shed", 4) in port.started_lives, "tried again at the ceiling"
+        root.beat("gate")
+    assert root.states()["chain"] == "starting"
 
 
-def test_what_an_operator_stopped_stays_stopped_until_started():
-    world = SimulatedWorld(1)
-    port = _processes(world, "shed")
-    _ready(world, "shed", 1)
-    assert world.ask(ROOT, StopChild(name="shed")).refused is None
-    world.advance(10)
-    assert _states(world) == {"shed": "stopped"}
-    assert port.signals == [("shed", 15)]
-    world.ask(ROOT, StartChild(name="shed"))
+def test_processes_are_stopped_one_after_the_other_in_reverse_and_killed_if_they_stay(world):
+    root = Processes(world, "chain", "gate")
+    for name in ("chain", "gate"):
+        root.ready(name)
+    world.tell(root.supervisor, Shutdown())
     world.run_idle()
-    assert port.started_lives[-1] == ("shed", 2)
-    assert world.ask(ROOT, StopChild(name="nobody")).refused == "unknown_child"
-
-
-@pytest.mark.parametrize("stubborn", [True, False])
-def test_shutdown_kills_what_does_not_go(stubborn):
-    class Stubborn(Processes):
-        def receive(self, message, ctx):
-            if isinstance(message, SignalProcess) and message.signal == 15 and stubborn:
-                self.signals.append((message.name, 15))
-            else:
-                super().receive(message, ctx)
-
-    world = SimulatedWorld(1)
-    world.spawn(PORT, Stubborn)
-    spec = ChildSpec(name="shed", shutdown_timeout_s=1.0)
-    world.spawn(ROOT, lambda: Supervisor("root", [ProcessChild(spec, "node", 3.0)], processes=PORT))
-    world.run_idle()
-    _ready(world, "shed", 1)
-    port = world.actor(PORT)
-    world.tell(ROOT, Shutdown())
-    world.advance(1.5)
-    assert ROOT not in world.cells
-    assert port.signals == ([("shed", 15), ("shed", 9)] if stubborn else [("shed", 15)])
+    assert root.port.signals == [("gate", 15, False)]
+    root.end("gate", 0)
+    assert root.port.signals[1:] == [("chain", 15, False)]
+    world.advance(2.1)
+    assert root.port.signals[2:] == [("chain", 9, True)]
+    root.end("chain", -9)
+    assert root.supervisor not in world.cells
