@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runtime.processes import proc
 from runtime.processes.spawn import STDERR_TAIL_BYTES, ProcessHandle
+
+ORPHANS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,16 @@ def describe(code: int | None) -> str:
 class ExitWatch:
     """Call back once per watched process, on the watch's own thread, after it is reaped.
 
-    A callback that raises does not stop the watch: the error goes to `on_error`.
+    A callback that raises does not stop the watch: the error goes to `on_error`. As process 1 of a container the
+    watch also collects the orphans of others, who become children of that process without being started by it.
     """
 
-    def __init__(self, on_error: Callable[[BaseException], object]) -> None:
+    def __init__(self, on_error: Callable[[BaseException], object], *, collect_orphans: bool | None = None) -> None:
         self._on_error = on_error
+        self._collects = os.getpid() == 1 if collect_orphans is None else collect_orphans
+        self._started: set[int] = set()
+        self._zombies: set[int] = set()
+        self._looked_s = time.monotonic()
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -50,6 +59,7 @@ class ExitWatch:
 
     def watch(self, handle: ProcessHandle, on_exit: Callable[[Exit], object]) -> None:
         """Report the end of a child, which is reaped here."""
+        self._started.add(handle.pid)
         tail = None if handle.stderr_fd is None else _Tail(handle.stderr_fd, self._close)
         if tail is not None:
             self._add(tail.fd, tail.drain)
@@ -58,6 +68,7 @@ class ExitWatch:
             code = handle.reap()
             if code is None:
                 return
+            self._started.discard(handle.pid)
             self._close(handle.pidfd)
             text = tail.finish() if tail is not None else ""
             on_exit(Exit(handle.pid, code, text))
@@ -88,7 +99,7 @@ class ExitWatch:
 
     def _run(self) -> None:
         while not self._stopping:
-            for fd, _ in self._epoll.poll():
+            for fd, _ in self._epoll.poll(ORPHANS_EVERY_S if self._collects else None):
                 with self._lock:
                     action = self._ready.get(fd)
                 if action is None:
@@ -97,6 +108,24 @@ class ExitWatch:
                     action()
                 except BaseException as error:  # one exit's trouble is not another's
                     self._on_error(error)
+
+            if self._collects:
+                self._collect_orphans()
+
+    def _collect_orphans(self) -> None:
+        """Reap dead children that nobody watches and that were there a round ago: those just started are not."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < ORPHANS_EVERY_S:
+            return
+        self._looked_s = now_s
+        found = {
+            one.pid
+            for one in proc.processes()
+            if one.ppid == os.getpid() and one.state == "Z" and one.pid not in self._started
+        }
+        for pid in found & self._zombies:
+            os.waitpid(pid, os.WNOHANG)
+        self._zombies = found
 
     def _add(self, fd: int, action: Callable[[], None]) -> None:
         with self._lock:

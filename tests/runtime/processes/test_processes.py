@@ -327,3 +327,28 @@ def test_nobody_but_the_watch_reaps(watch):
     seen = queue.Queue()
     watch.watch(handle, seen.put)
     assert seen.get(timeout=10).code == 6
+
+
+def test_process_one_of_a_container_collects_orphans_and_keeps_the_exits_of_its_own():
+    code = """
+        import os, select, sys, time
+        from runtime.processes import exits, proc
+        from runtime.shim.linux import become_subreaper
+
+        exits.ORPHANS_EVERY_S = 0.05
+        become_subreaper()  # what process 1 is by nature
+        from runtime.processes.spawn import spawn
+
+        watch = exits.ExitWatch(print, collect_orphans=True)
+        fork = "import os; os._exit(0) if os.fork() else os._exit(3)"
+        child = spawn([sys.executable, "-S", "-c", fork], {})
+        select.select([child.pidfd], [], [], 10)
+        seen = []
+        watch.watch(child, seen.append)
+        deadline = time.monotonic() + 10
+        while any(one.ppid == os.getpid() for one in proc.processes()) or not seen:
+            assert time.monotonic() < deadline, [(one.pid, one.state) for one in proc.processes()]
+        print(seen[0].code)
+    """
+    out = subprocess.run(python(code), env=ENVIRONMENT, capture_output=True, check=False, text=True)
+    assert (out.stdout, out.stderr) == ("0\n", "")
