@@ -55,6 +55,10 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> ExitCo
         print(f"! {problem}")
     if not problems:
         print("all is well")
+    for name, report in seen["processes"].items():
+        counted = ", ".join(f"{count} {reason}" for reason, count in report.dead_letters.items() if count)
+        if counted:
+            print(f"  {name} counted messages it could not deliver since it started: {counted}")
     return ExitCode.DIFFERS if problems else ExitCode.DONE
 
 
@@ -104,10 +108,6 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
             problems.append(problem)
             continue
         reports[peer.name] = report
-        lost = {reason: count for reason, count in report.dead_letters.items() if count}
-        if lost:
-            counts = ", ".join(f"{count} {reason}" for reason, count in lost.items())
-            problems.append(f"{peer.name} could not deliver: {counts} (sennit actor ls {peer.name})")
     seen["processes"] = reports
     return seen, problems
 
