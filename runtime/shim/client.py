@@ -202,6 +202,7 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
         os.close(ready_read)
     if "error" in answer:
         _abandon(process)
+        (run / "control").unlink(missing_ok=True)
         raise ShimFailed(f"{spec.instance_id} cannot be started: {answer['error']}", answer["errno"])
     return ShimHandle(run, _state(run), process)
 
@@ -250,6 +251,7 @@ def collect(directory: Path) -> ExitRecord:
         run = directory / "run"
         state = _state(run)
         sweep(state)
+        (run / "control").unlink(missing_ok=True)
         stdout, stderr = (read_stream(str(run), name, -1, 0)[1] for name in ("stdout", "stderr"))
         return ExitRecord(
             instance_id=state["instance_id"],

@@ -276,6 +276,7 @@ class Shim:
         os.ftruncate(self._exit_fd, len(record))
         os.fsync(self._exit_fd)
         os.rename(EXIT + ".new", EXIT)
+        os.unlink(CONTROL)
         sync_directory()
 
     # The agent

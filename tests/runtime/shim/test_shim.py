@@ -261,6 +261,21 @@ def test_descendants_that_keep_forking_are_caught(host):
     assert host.marked() == []
 
 
+def test_no_socket_is_left_however_a_run_ended(host):
+    control = host.directory / "run/control"
+    host.sh("true")
+    host.record()
+    assert not control.exists()
+    handle = host.sh("exec sleep 1000")
+    assert control.exists()
+    os.kill(handle.shim_pid, signal.SIGKILL)
+    host.record()
+    assert not control.exists()
+    with pytest.raises(ShimFailed):
+        host.start(["/no/such/program"])
+    assert not control.exists()
+
+
 def test_a_killed_shim_takes_the_leader_along_and_collect_sweeps_the_rest(host):
     handle = host.python(ESCAPING + "    time.sleep(1000)")
     pids = [int(host.hear()) for _ in range(5)]
