@@ -105,7 +105,7 @@ class Cell:
         self.ended = False
         self.wake: Callable[[], None] = lambda: None
         self.now = 0.0
-        self.wall = 0
+        self._wall: int | None = None
         self._factory = factory
         self._mail = mail_of(None)
         self._procedures: dict[Running, None] = {}
@@ -131,7 +131,7 @@ class Cell:
 
     def deliver(self, envelope: Envelope) -> KernelRefusal | None:
         """Put it into the mailbox; a code means that it was not taken. Never blocks."""
-        if envelope.kind in (Kind.ANSWER, Kind.FAILURE):
+        if envelope.kind is Kind.ANSWER or envelope.kind is Kind.FAILURE:
             taken = self.mailbox.put_reserved(envelope)
         elif envelope.tag in SYSTEM_MAIL.types:
             taken = self.mailbox.put_control(envelope)
@@ -159,14 +159,14 @@ class Cell:
 
     def start(self) -> None:
         """Make the actor and run `started`; ordinary messages wait until its procedure is through."""
-        self._guard(self._start)
+        self._guard(None)
 
     def step(self) -> bool:
         """Handle one item; False when there was none."""
         item = self.mailbox.take()
         if item is None or self.ended:
             return False
-        self._guard(lambda: self._handle(item))
+        self._guard(item)
         return True
 
     def _start(self) -> None:
@@ -195,33 +195,46 @@ class Cell:
         elif self.mailbox.suspended and self.mailbox.resume():
             self.wake()
 
-    def _guard(self, work: Callable[[], None]) -> None:
-        self.now = began = self.world.now()
-        self.wall = self.world.wall()
+    def _guard(self, item: Envelope | Sentinel | None) -> None:
+        """One step: `now` and `wall` stand still, and whatever is raised ends this actor alone."""
+        world = self.world
+        self.now = began = world.now()
+        self._wall = None
         try:
-            work()
+            if item is None:
+                self._start()
+            else:
+                self._handle(item)
             while self._ready:
                 self._advance(self._ready.popleft())
         except BaseException as error:  # pykka would stop every actor of the process on SystemExit
             if self.ended:
                 raise
             self.crashed = True
-            self.world.log("error", self.address, "the actor crashed", {"exception": error})
+            world.log("error", self.address, "the actor crashed", {"exception": error})
             self.end(ExitKind.CRASHED, f"{type(error).__name__}: {error}")
         else:
-            self._schedule()
-        self.busy_s += self.world.now() - began
+            if self._heap:
+                self._schedule()
+        self.busy_s += world.now() - began
+
+    @property
+    def wall(self) -> int:
+        if self._wall is None:
+            self._wall = self.world.wall()
+        return self._wall
 
     def _handle(self, item: Envelope | Sentinel) -> None:
-        if item is TIMER:
+        if type(item) is Envelope:
+            if item.kind is Kind.TELL or item.kind is Kind.ASK:
+                self._receive(item)
+            else:
+                self._answered(item)
+        elif item is TIMER:
             self._wake_at = float("inf")
             self._fire()
-        elif isinstance(item, Sentinel):
-            self.end(ExitKind.SHUTDOWN, "stopped")
-        elif item.kind in (Kind.ANSWER, Kind.FAILURE):
-            self._answered(item)
         else:
-            self._receive(item)
+            self.end(ExitKind.SHUTDOWN, "stopped")
 
     def _receive(self, envelope: Envelope) -> None:
         context = CellContext(self, envelope)
@@ -243,12 +256,11 @@ class Cell:
             self._system(message, context)
             return
         assert self.actor is not None
-        began = self.world.now()
         procedure = self.actor.receive(message, context)
         if procedure is not None:
             self._run(Running(procedure, context))
         if self._tracing is not None:
-            self._trace(message, context, self.world.now() - began)
+            self._trace(message, context, self.world.now() - self.now)
 
     def _open(self, context: CellContext) -> None:
         """Remember whom to answer `died`; those whose deadline passed wait no longer."""

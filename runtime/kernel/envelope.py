@@ -139,15 +139,6 @@ def pack(envelope: Envelope, sequence: int, incarnation: int, now: float) -> byt
     return packed
 
 
-@dataclass(slots=True, frozen=True)
-class Arrived:
-    """One unpacked envelope with what the link needs."""
-
-    envelope: Envelope
-    sequence: int
-    incarnation: int
-
-
 _SHAPE = {
     "version": int,
     "kind": int,
@@ -163,8 +154,15 @@ _SHAPE = {
 }
 
 
-def unpack(frame: bytes, now: float) -> Iterator[Arrived]:
-    """The envelopes of one ZeroMQ frame. Raises `BadFrame`; what came before the bad one was yielded."""
+_TYPES = tuple(_SHAPE.values())
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def unpack(frame: bytes, now: float) -> Iterator[tuple[Envelope, int, int]]:
+    """The envelopes of one ZeroMQ frame, each with its sequence and its sender's incarnation.
+
+    Raises `BadFrame`; what came before the bad one was yielded.
+    """
     unpacker = msgpack.Unpacker(
         max_buffer_size=MAX_MESSAGE_BYTES + 1024,
         max_array_len=max(len(_SHAPE), MAX_WAITING),
@@ -189,27 +187,33 @@ def unpack(frame: bytes, now: float) -> Iterator[Arrived]:
             return
         except (ValueError, msgpack.UnpackException, RecursionError) as error:
             raise BadFrame(f"not an envelope: {error}") from None
-        yield _arrived(header, now)
+        if type(header) is not list or tuple(map(type, header)) != _TYPES:
+            raise _misshapen(header)
+        version, number, to, sender, tag, sequence, incarnation, correlation, remaining, waiting, body = header
+        if version != WIRE_VERSION:
+            raise BadFrame(f"envelope version {version}, this program speaks {WIRE_VERSION}: bring both to one release")
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise BadFrame(f"no envelope is of kind {number}")
+        if waiting and not all(type(address) is str for address in waiting):
+            raise BadFrame("waiting of an envelope holds addresses")
+        failure = None
+        if kind is Kind.FAILURE:
+            try:
+                failure = failure_decoder.decode(body)
+            except (ValueError, msgspec.MsgspecError) as error:
+                raise BadFrame(f"not a failure: {error}") from None
+        deadline = None if remaining < 0 else now + remaining / 1000
+        envelope = Envelope(kind, to, sender, None, body, tag, correlation, deadline, tuple(waiting), failure)
+        yield envelope, sequence, incarnation
 
 
-def _arrived(header: object, now: float) -> Arrived:
-    if not isinstance(header, list) or len(header) != len(_SHAPE):
-        raise BadFrame(f"an envelope is an array of {len(_SHAPE)}, this is {type(header).__name__}")
-    for value, (name, shape) in zip(header, _SHAPE.items(), strict=True):
-        if type(value) is not shape:
-            raise BadFrame(f"{name} of an envelope is {shape.__name__}, this is {type(value).__name__}")
-    version, kind, to, sender, tag, sequence, incarnation, correlation, remaining, waiting, body = header
-    if version != WIRE_VERSION:
-        raise BadFrame(f"envelope version {version}, this program speaks {WIRE_VERSION}: bring both to one release")
-    if not all(type(address) is str for address in waiting):
-        raise BadFrame("waiting of an envelope holds addresses")
-    try:
-        kind = Kind(kind)
-        failure = failure_decoder.decode(body) if kind is Kind.FAILURE else None
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise BadFrame(f"not an envelope: {error}") from None
-    deadline = None if remaining < 0 else now + remaining / 1000
-    envelope = Envelope(
-        kind, Address(to), Address(sender), None, body, tag, correlation, deadline, tuple(waiting), failure
-    )
-    return Arrived(envelope, sequence, incarnation)
+def _misshapen(header: object) -> BadFrame:
+    if type(header) is not list or len(header) != len(_SHAPE):
+        return BadFrame(f"an envelope is an array of {len(_SHAPE)}, this is {type(header).__name__}")
+    wrong = [
+        f"{name} is {shape.__name__}, not {type(value).__name__}"
+        for value, (name, shape) in zip(header, _SHAPE.items(), strict=True)
+        if type(value) is not shape
+    ]
+    return BadFrame("not an envelope: " + ", ".join(wrong))

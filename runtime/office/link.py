@@ -17,7 +17,7 @@ AskKey = tuple[Address, int]
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """`incarnation` is the peer's. `asks` are those sent and not answered yet."""
+    """`incarnation` is the peer's. `asks` are those sent and not answered yet; `route` is where answers go."""
 
     peer: str
     incarnation: int
@@ -30,6 +30,7 @@ class Link:
     gaps: int = 0
     unconfirmed: int = 0
     asks: dict[AskKey, Envelope] = field(default_factory=dict)
+    route: object = None
 
     def next_sequence(self) -> int:
         self.sent += 1

@@ -412,13 +412,12 @@ class PostOffice:
     def _read_router(self) -> None:
         assert self._router is not None
         for _ in range(BURST_ENVELOPES):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not _readable(self._router):
                 return
+            frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             identity = frames[0].bytes
-            user = frames[-1].get("User-Id")
-            name = user if isinstance(user, str) else bytes(user).decode()
+            link = self._guests.get(identity)
+            name = _user_of(frames[-1]) if link is None else link.peer
             if len(frames) != 2:
                 self._count("bad_frame", f"{name}: {len(frames)} parts")
                 continue
@@ -427,10 +426,9 @@ class PostOffice:
     def _reader_of(self, door: Door) -> Callable[[], None]:
         def read() -> None:
             for _ in range(BURST_ENVELOPES):
-                try:
-                    frames = door.socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
+                if not _readable(door.socket):
                     return
+                frames = door.socket.recv_multipart(zmq.NOBLOCK)
                 if len(frames) != 1:
                     self._count("bad_frame", f"{door.peer}: {len(frames)} parts")
                     continue
@@ -441,26 +439,25 @@ class PostOffice:
     def _read(self, name: str, identity: bytes, frame: bytes) -> None:
         """Every envelope of one frame from the process that the connection's key is listed under."""
         try:
-            for arrived in unpack(frame, time.monotonic()):
-                envelope = arrived.envelope
+            for envelope, sequence, incarnation in unpack(frame, time.monotonic()):
                 if process_of(envelope.sender) != name:
                     raise BadFrame(f"says it is from {envelope.sender}, its key is {name}'s")
                 if envelope.kind is Kind.HELLO:
-                    self._hello(name, identity, arrived.incarnation, arrived.sequence)
+                    self._hello(name, identity, incarnation, sequence)
                     continue
                 link = self._link(name, identity)
-                if link is None or link.incarnation != arrived.incarnation:
+                if link is None or link.incarnation != incarnation:
                     raise BadFrame("spoke before its HELLO")
                 if envelope.kind is Kind.BEAT:
                     link.acknowledge(envelope.correlation)
                     continue
-                if not link.arrived(arrived.sequence):
+                if not link.arrived(sequence):
                     continue
                 if envelope.kind in (Kind.ANSWER, Kind.FAILURE):
                     link.asks.pop((envelope.to, envelope.correlation), None)
                 if process_of(envelope.to) != self.name:
                     raise BadFrame(f"is for {envelope.to}, this is {self.name}")
-                envelope.route = Route(self, name, identity)
+                envelope.route = link.route
                 self._receive(envelope)
         except BadFrame as bad:
             self._count("bad_frame", f"{name}: {bad}")
@@ -479,12 +476,14 @@ class PostOffice:
             link.again(sequence)
         if door is not None:
             previous, door.link, door.warned = door.link, link, False
+            link.route = Route(self, name, b"")
             if previous is not None and previous is not link and previous.up:
                 self._ended(previous, "a new incarnation answers")
         else:
             older = self._newest.get(name)
             self._guests[identity] = link
             self._newest[name] = identity
+            link.route = Route(self, name, identity)
             if older is not None and older != identity and name not in self._crowd:
                 self._guest_left(older, "a newer connection of the same process said HELLO")
             self._control(Kind.HELLO, name, identity, link)
@@ -555,6 +554,18 @@ class PostOffice:
         self._context.destroy(linger=0)  # with every socket that was opened, a half-open office's too
         if self._claim is not None:
             self._claim.release()
+
+
+def _readable(socket: Socket) -> bool:
+    """Cheaper than a read that is refused."""
+    events = socket.getsockopt(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & zmq.POLLIN)
+
+
+def _user_of(frame: zmq.Frame) -> str:
+    """The process whose key the connection has, as admission said."""
+    user = frame.get("User-Id")
+    return user if isinstance(user, str) else bytes(user).decode()
 
 
 def _events(monitor: Socket) -> list[int]:
