@@ -241,14 +241,22 @@ class WorkloadHost:
 
     # the life of one instance; the caller holds its turn
 
-    async def start(self, ctx: Context, instance_id: str) -> Run:
-        """A start that was asked for: a fresh restart budget. Raises `Rejected`; then it does not run."""
+    async def start(self, ctx: Context, instance_id: str, still: Callable[[AgentState], None] = lambda _: None) -> Run:
+        """A start that was asked for: a fresh restart budget. Raises `Rejected`; then it does not run.
+
+        `still` looks at the newest state in the write after which nothing comes between; it may raise `Rejected`.
+        """
         instance = self.instance(instance_id)
         if instance_id in self.runs:
             raise Rejected(RefusalCode.RUNTIME, f"{instance_id} runs already (pid {self.runs[instance_id].pid})")
         await self.permit(ctx, Action.START, instance)
         begun = msgspec.structs.replace(instance, life=self._begun(instance.life, ctx), desired=True, last=None)
-        await self.update(ctx, begun)
+
+        def begin(state: AgentState) -> AgentState:
+            still(state)
+            return state.with_instance(begun)
+
+        await self.save(ctx, begin)
         try:
             run = await self.launch(ctx, begun)
         except Rejected as rejected:

@@ -277,11 +277,14 @@ async def _start_or_roll_back(host: WorkloadHost, ctx: Context, instance: Instan
     Raises `Rejected`; and `Unsettled` when the instance could not be taken back, since a refusal would free its slot.
     """
     name = instance.instance_id
+
+    def not_fenced(state: AgentState) -> None:
+        floor = state.marks[instance.slot].floor
+        if floor is not None and instance.epoch < floor:
+            raise Rejected(RefusalCode.FENCED, f"{instance.slot} was fenced below {floor} meanwhile")
+
     try:
-        mark = host.state.marks[instance.slot]
-        if mark.floor is not None and instance.epoch < mark.floor:
-            raise Rejected(RefusalCode.FENCED, f"{instance.slot} was fenced below {mark.floor} meanwhile")
-        await host.start(ctx, name)
+        await host.start(ctx, name, not_fenced)
     except Rejected as start:
         code, reason = start.refusal.code, start.refusal.reason
         try:

@@ -176,18 +176,21 @@ class Rig:
         world.run_idle()
 
     def start_node(self):
+        self.start_node_ports()
+        self.start_agent()
+
+    def start_node_ports(self):
         world = self.world
         ports = {
             "store": lambda: SimulatedStore(self.disk),
             "blobs": lambda: SimulatedBlobs(SimulatedShelf()),
             "probe": lambda: SimulatedProbe(self.machine),
             "launcher": lambda: SimulatedLauncher(self.host),
-            "gate": lambda: Gate(self.policy, Address("chain/chain")),
+            "gate": self.make_gate,
         }
         for name, factory in ports.items():
             if Address(f"shed/{name}") not in world.cells:
                 world.spawn(Address(f"shed/{name}"), factory)
-        self.start_agent()
 
     def listen(self):
         """Put somebody where the plane would be; returns what nodes tell him from now on."""
@@ -197,6 +200,9 @@ class Rig:
 
     def start_agent(self):
         self.world.spawn(AGENT, self.make_agent)
+
+    def make_gate(self):
+        return Gate(self.policy, Address("chain/chain"))
 
     def make_agent(self):
         return NodeAgent(
@@ -275,6 +281,10 @@ class Rig:
     def place(self, package, *, decision_id=None, method=Method.PLACE, **more):
         decision_id = decision_id or self.decision()
         return self.call(method, self.body(package, **more), decision_id=decision_id)
+
+    def said(self, kind, *, to="shed/"):
+        """How many messages of that class went to the node's own actors so far."""
+        return sum(type(one.message).__name__ == kind and one.to.startswith(to) for one in self.world.sent)
 
     def verb(self, method, instance_id, **more):
         return self.call(method, InstanceBody(instance_id=instance_id, **more))

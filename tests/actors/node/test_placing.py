@@ -2,10 +2,11 @@
 
 import pytest
 
-from actors.actor import AskFailed
+from actors.actor import Actor, AskFailed
 from actors.node.settings import AgentSettings
 from actors.packages.keys import TrustAnchors
 from messages.control import CtlConfig, Epoch, Interval, Listener, Method, Once, Refusal, RefusalCode
+from messages.gate import Check, Decision, GateVerdictOf, Verdict
 from messages.packages import Arch
 from messages.ports import PortRefusal
 from runtime.simulated.launcher import Behaviour
@@ -184,6 +185,42 @@ def test_a_full_disk_stops_a_place_and_beats_go_on(rig, package):
     rig.agree()
     rig.disk.full = False
     assert rig.place(package)["status"]["state"] == "running"
+    rig.agree()
+
+
+def test_a_table_that_cannot_be_written_takes_the_folder_back(rig, package, make_sample):
+    rig.place(rig.offer(make_sample("other", program=b"other")))
+    before = set(rig.host.instances)
+    rig.disk.full = True
+    assert rig.place(package).code is RefusalCode.RUNTIME
+    assert rig.said("StageInstance") == 2
+    assert set(rig.host.instances) == before
+    rig.agree()
+
+
+class Unrecorded(Actor[Check]):
+    """Permits, and leaves no record."""
+
+    mailbox = Check
+
+    def receive(self, message, ctx):
+        ctx.reply(Verdict(verdict=GateVerdictOf(decision=Decision.PERMIT)))
+
+
+def test_a_permit_without_a_record_is_none(rig, package):
+    rig.world.stop("shed/gate")
+    rig.world.run_idle()
+    rig.world.spawn("shed/gate", Unrecorded)
+    refusal = rig.place(package)
+    assert refusal.code is RefusalCode.GOVERNANCE
+    assert "not on the chain" in refusal.reason
+    rig.agree()
+
+
+def test_no_gate_no_act(rig, package):
+    rig.world.stop("shed/gate")
+    rig.world.run_idle()
+    assert rig.place(package).code is RefusalCode.GOVERNANCE
     rig.agree()
 
 

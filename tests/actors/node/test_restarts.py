@@ -4,8 +4,8 @@ import pytest
 
 from actors.actor import AskFailed
 from actors.node.state import AgentState, StateDamaged, decode_state, encode_state
-from messages.control import CtlConfig, InstanceBody, Method, Once, Refusal, RefusalCode
-from runtime.simulated.launcher import EndInstance
+from messages.control import CtlConfig, Epoch, FenceBody, InstanceBody, Method, Once, Refusal, RefusalCode
+from runtime.simulated.launcher import EndInstance, SimulatedInstance
 
 
 @pytest.fixture
@@ -118,6 +118,18 @@ def test_a_launcher_that_restarts_alone_ends_the_agent_which_then_adopts_anew(ri
     rig.agree()
 
 
+def test_a_launcher_that_knows_nothing_of_a_run_is_not_believed(rig, running):
+    rig.world.lose(lambda envelope: type(envelope.message).__name__ == "Down")
+    rig.world.crash(rig.launcher)
+    rig.world.run_idle()
+    rig.host.instances[running], gone = SimulatedInstance(staged=rig.host.instances[running].staged), rig.host.running()
+    rig.start_node_ports()
+    with pytest.raises(AskFailed):
+        rig.verb(Method.STOP, running)
+    assert gone
+    assert rig.agent not in rig.world.cells
+
+
 def test_a_stop_of_what_ended_a_moment_ago_is_a_stop(rig, running):
     request = rig.request(Method.STOP, {"instance_id": running}, decision_id=rig.decision())
     pending = rig.send(request)
@@ -220,6 +232,11 @@ def test_a_port_that_does_not_answer_never_leaves_a_lie(rig, package, lost, nth)
     if rig.agent not in rig.world.cells:
         rig.restart_agent()
     rig.agree()
+    rig.world._losses.clear()
+    told = [row for row in rig.rows() if row["row"] == "held"]
+    rig.restart_agent()
+    assert [row for row in rig.rows() if row["row"] == "held"] == told
+    rig.agree()
 
 
 # fence
@@ -282,6 +299,41 @@ def test_a_fence_overtakes_an_order_that_is_still_fetching(rig, package):
     rig.agree()
 
 
+def test_a_fence_at_any_moment_of_an_order_tells_what_will_be(make_rig, make_sample):
+    """What a fence does not show, in flight or held, never comes; and nothing is started that it came before."""
+    moment, done = 0, False
+    refused = set()
+    while not done:
+        rig = make_rig()
+        package = rig.offer(make_sample())
+        decision = rig.decision()
+        request = rig.request(Method.PLACE, rig.body(package), decision_id=decision)
+        pending = rig.send(request)
+        for _ in range(moment):
+            rig.world._step()
+        done = pending.done
+        body = FenceBody(slot=rig.body(package).slot, floor=Epoch(term=1, number=2), decision_id=decision)
+        order = rig.request(Method.FENCE, body, decision_id=decision)
+        fence = rig.send(order)
+        rig.world.run_until(lambda: fence.done)  # noqa: B023
+        shown = rig.outcome(order, fence)["rows"]
+        started = rig.said("StartInstance")
+        rig.world.run_until(lambda: pending.done)  # noqa: B023
+        rig.world.run_idle()
+        outcome = rig.outcome(request, pending)
+        if isinstance(outcome, Refusal):
+            assert outcome.code is RefusalCode.FENCED
+            refused.add("start failed" in outcome.reason)
+            assert rig.host.instances == {}
+        else:
+            assert shown
+            assert started
+            assert len(rig.host.running()) == 1
+        rig.agree()
+        moment += 1
+    assert refused == {False, True}
+
+
 def test_an_epoch_is_good_once(rig, package):
     name = rig.place(package)["instance_id"]
     rig.verb(Method.UNLOAD, name)
@@ -292,11 +344,14 @@ def test_an_epoch_is_good_once(rig, package):
     assert rig.place(package, number=2)["instance_id"] == name
 
 
-def test_a_higher_term_begins_its_epochs_anew_and_old_marks_are_forgotten(rig, package):
+def test_a_higher_term_begins_its_epochs_anew_and_old_marks_are_forgotten(rig, package, make_sample):
     name = rig.place(package, number=9)["instance_id"]
     rig.verb(Method.UNLOAD, name)
+    rig.fence(rig.body(package).slot, 12, rig.decision())
     rig.term = 2
-    assert rig.place(package, number=1)["instance_id"] == name
-    assert set(rig.world.actor(rig.agent)._host.state.marks) == {rig.body(package).slot}
+    other = rig.offer(make_sample("other", program=b"other"))
+    rig.place(other)
+    assert set(rig.world.actor(rig.agent)._host.state.marks) == {rig.body(other).slot}
     refusal = rig.place(package, number=9, term=1)
-    assert isinstance(refusal, Refusal)
+    assert refusal.code is RefusalCode.STALE_EPOCH
+    assert rig.place(package, number=1)["instance_id"] == name
