@@ -19,13 +19,14 @@ from typing import Any
 
 from actors.actor import Actor
 from actors.supervision.supervisor import Supervisor
-from messages.base import Address, NodeName
+from messages.base import Address
 from messages.supervision import Shutdown
 from messages.system import ExitKind
 from runtime.client import keys_of
 from runtime.cluster.cluster import Cluster, load_cluster
 from runtime.cluster.fault import ClusterFault
 from runtime.cluster.lock import lock_state
+from runtime.cluster.names import Role, node_of
 from runtime.kernel.envelope import Envelope, Kind, tag_of
 from runtime.kernel.live import LiveWorld
 from runtime.log import open_log
@@ -35,8 +36,7 @@ from runtime.processes.alive_pipe import watch_parent
 
 FAILED_EXIT = 70
 CONFIG_EXIT = 78
-ROOT = "root"
-OPERATOR = "operator"
+ROOT, OPERATOR = Role.ROOT.value, Role.OPERATOR.value
 
 
 class Pulse:
@@ -164,15 +164,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _supervisor(cluster: Cluster, name: str, life: int) -> Supervisor:
-    from runtime.roles import children_of
+    from actors.supervision.policy import Intensity
+    from runtime.roles import PROCESSES, children_of
 
     entry = cluster.process(name)
+    parent = node_of(name) if entry.role is Role.EDGES else ROOT
     return Supervisor(
         name,
         children_of(cluster, entry),
         incarnation=life,
-        root=Address(f"{NodeName(ROOT)}/supervisor"),
+        root=Address(f"{parent}/supervisor"),
+        processes=Address(f"{name}/{PROCESSES}"),
         beat_s=cluster.times.beat_s,
+        # After a write that failed nobody knows what the disk holds: the chain starts anew as a whole (design 9)
+        intensity=Intensity(restarts=0) if entry.role is Role.CHAIN else None,
     )
 
 

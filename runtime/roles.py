@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import pwd
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from actors.actor import Actor
 from actors.supervision.policy import ChildSpec
-from actors.supervision.supervisor import ActorChild
+from actors.supervision.supervisor import ActorChild, ProcessChild
 from messages.base import Address
+from messages.ports import StartProcess
 from runtime.cluster.cluster import Cluster, ProcessEntry
-from runtime.cluster.names import Role
+from runtime.cluster.names import Role, edges_of, node_of
 
 Factory = Callable[[], Actor[Any]]
+Child = ActorChild | ProcessChild
+
+PROCESSES = "processes"
+"""The port of whoever supervises processes."""
 
 
-def children_of(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+def children_of(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     """The actors of `entry`, in start order: ports first, then who uses them."""
     return _ROLES[entry.role](cluster, entry)
 
@@ -35,7 +41,7 @@ def _spec(cluster: Cluster, name: str) -> ChildSpec:
     return ChildSpec(name=name, start_timeout_s=cluster.times.start_timeout_s, shutdown_timeout_s=2.0)
 
 
-def _chain(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+def _chain(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.chain.chain import Chain
     from runtime.ports.chain_store import SqliteChainStore
 
@@ -53,11 +59,11 @@ def _gate_child(cluster: Cluster, entry: ProcessEntry) -> ActorChild:
     return _actor(cluster, entry, "gate", lambda: Gate(load_policy(file), Address("chain/chain"), str(file)))
 
 
-def _gate(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+def _gate(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     return [_gate_child(cluster, entry)]
 
 
-def _controller(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.packages.server import PackageServer
     from actors.placement.core import PlaneSettings
     from actors.placement.plane import PlacementControlPlane
@@ -95,7 +101,7 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
     ]
 
 
-def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
+def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.node.agent import NodeAgent
     from actors.node.settings import AgentSettings
     from messages.engine import TrustTier
@@ -104,6 +110,7 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
     from runtime.ports.blobs import Blobs
     from runtime.ports.launcher import Launcher
     from runtime.ports.probe import MachineProbe
+    from runtime.ports.processes import Processes
     from runtime.ports.store import FileStore
     from runtime.processes.exits import ExitWatch
 
@@ -143,12 +150,57 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[ActorChild]:
         _port(cluster, entry, "probe", MachineProbe),
         _gate_child(cluster, entry),
         _actor(cluster, entry, "agent", agent),
+        _port(cluster, entry, PROCESSES, lambda: Processes(process_command(cluster))),
+        process_child(cluster, cluster.process(edges_of(entry.name)), on_demand=True),
     ]
 
 
-_ROLES: dict[Role, Callable[[Cluster, ProcessEntry], list[ActorChild]]] = {
+def _edges(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
+    from actors.edges.actor import EstablisherActor
+    from messages.edge import NodeId
+    from messages.identity import node_number
+
+    node = cluster.process(node_of(entry.name))
+    number = NodeId(node_number(node.public_key))
+    driver = Address(f"{entry.name}/driver")
+    return [
+        _actor(
+            cluster,
+            entry,
+            "establisher",
+            lambda: EstablisherActor(number, commands_to=driver, lifecycle_to=driver),
+        )
+    ]
+
+
+def process_command(cluster: Cluster) -> Callable[[StartProcess], list[str]]:
+    """How a process of the cluster is started."""
+
+    def command(order: StartProcess) -> list[str]:
+        return [
+            sys.executable, "-P", "-m", "runtime.process", order.name,
+            "--cluster", str(cluster.path), "--life", str(order.incarnation),
+        ]  # fmt: skip
+
+    return command
+
+
+def process_child(cluster: Cluster, entry: ProcessEntry, *, on_demand: bool = False) -> ProcessChild:
+    """A process as its supervisor sees it."""
+    times = cluster.times
+    spec = ChildSpec(
+        name=entry.name,
+        start_timeout_s=times.start_timeout_s,
+        shutdown_timeout_s=times.stop_timeout_s,
+        on_demand=on_demand,
+    )
+    return ProcessChild(spec, entry.role.value, times.hung_after_s)
+
+
+_ROLES: dict[Role, Callable[[Cluster, ProcessEntry], list[Child]]] = {
     Role.CHAIN: _chain,
     Role.GATE: _gate,
     Role.CONTROLLER: _controller,
     Role.NODE: _node,
+    Role.EDGES: _edges,
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from actors.actor import AskFailed
-from actors.supervision.policy import Backoff, ChildSpec, Intensity
-from actors.supervision.supervisor import ActorChild, ProcessChild, Supervisor
+from actors.supervision.policy import Backoff, Intensity
+from actors.supervision.supervisor import Supervisor
 from messages.base import Address
-from messages.ports import StartProcess
 from messages.supervision import ChildState, ShowChildren, Spent, SupervisorView
 from runtime.cluster.cluster import Cluster
 from runtime.cluster.lock import lock_cluster, lock_state
@@ -20,6 +19,7 @@ from runtime.cluster.names import Role
 from runtime.ports.processes import Processes
 from runtime.process import Process, handle_signals
 from runtime.processes.spawn import check_child_signal
+from runtime.roles import PROCESSES, process_child, process_command
 
 ROOT = Role.ROOT.value
 VIEW_EVERY_S = 0.25
@@ -36,8 +36,8 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
         root = Process(cluster, ROOT)
         handle_signals(root.pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         root.open_offices()
-        processes = Address(f"{ROOT}/processes")
-        root.world.spawn(processes, lambda: Processes(_command(cluster)))
+        processes = Address(f"{ROOT}/{PROCESSES}")
+        root.world.spawn(processes, lambda: Processes(process_command(cluster)))
 
         def look() -> float | None:
             if on_tree is None:
@@ -49,26 +49,9 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
         return root.run(lambda: _root(cluster, processes), on_wait=look)
 
 
-def _command(cluster: Cluster) -> Callable[[StartProcess], Sequence[str]]:
-    def command(order: StartProcess) -> list[str]:
-        return [
-            sys.executable, "-P", "-m", "runtime.process", order.name,
-            "--cluster", str(cluster.path), "--life", str(order.incarnation),
-        ]  # fmt: skip
-
-    return command
-
-
 def _root(cluster: Cluster, processes: Address) -> Supervisor:
     times, restarts = cluster.times, cluster.restarts
-    children: list[ActorChild | ProcessChild] = [
-        ProcessChild(
-            ChildSpec(name=entry.name, start_timeout_s=times.start_timeout_s, shutdown_timeout_s=times.stop_timeout_s),
-            entry.role.value,
-            times.hung_after_s,
-        )
-        for entry in cluster.supervised
-    ]
+    children = [process_child(cluster, entry) for entry in cluster.supervised]
     return Supervisor(
         ROOT,
         children,

@@ -82,13 +82,17 @@ class Intensity:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """One child. Not ready within `start_timeout_s`, or alive `shutdown_timeout_s` after a stop: killed."""
+    """One child. Not ready within `start_timeout_s`, or alive `shutdown_timeout_s` after a stop: killed.
+
+    `on_demand`: it stays stopped until `start_child`.
+    """
 
     name: str
     restart: Restart = Restart.PERMANENT
     start_timeout_s: float = 10.0
     shutdown_timeout_s: float = 5.0
     significant: bool = False
+    on_demand: bool = False
     backoff: Backoff | None = None
 
 
@@ -213,9 +217,9 @@ class Supervision:
     # Events
 
     def start_all(self, now_s: float) -> list[Decision]:
-        """Start every child that is stopped, in order."""
+        """Start every child that is stopped and not `on_demand`, in order."""
         for child in self._children.values():
-            if child.state is ChildState.STOPPED and self._closing is None:
+            if child.state is ChildState.STOPPED and not child.spec.on_demand and self._closing is None:
                 child.state, child.due_s = ChildState.WAITING, now_s
         return self._advance(now_s)
 

@@ -257,7 +257,8 @@ class Supervisor(Actor[SupervisorMessage]):
     def _tell_ready(self, ctx: Context, *, again: bool = False) -> None:
         """Tell the root once everything runs, and again when the link to it comes back."""
         rows = self._supervision.view(ctx.now()).children
-        if self._root is None or not all(row.state is ChildState.RUNNING for row in rows):
+        expected = {name for name, child in self._children.items() if not child.spec.on_demand}
+        if self._root is None or any(row.name in expected and row.state is not ChildState.RUNNING for row in rows):
             return
         if again or not self._told_ready:
             ready = ProcessReady(name=self._name, incarnation=self._incarnation)

@@ -26,7 +26,7 @@ from runtime.cluster import settings as settings_file
 from runtime.cluster.directory import Directory, DirectoryEntry, open_directory
 from runtime.cluster.fault import ClusterFault, ClusterFaultCode
 from runtime.cluster.keys import SecretSeed, parse_key, read_key
-from runtime.cluster.names import SIGNER, Role
+from runtime.cluster.names import SIGNER, Role, edges_of, node_of
 from runtime.cluster.settings import (
     IPC,
     ClusterSettings,
@@ -105,6 +105,8 @@ class Cluster:
                 wanted = (Role.ROOT, Role.CHAIN, Role.GATE)
             case Role.NODE:
                 wanted = (Role.ROOT, Role.CHAIN, Role.CONTROLLER)
+            case Role.EDGES:
+                wanted = (node_of(name),)
             case Role.OPERATOR:
                 wanted = tuple(entry.name for entry in self.processes.values() if entry.control is not None)
         return tuple(self.processes[peer] for peer in wanted)
@@ -117,8 +119,9 @@ class Cluster:
 
     @property
     def supervised(self) -> tuple[ProcessEntry, ...]:
-        """The processes that the root starts, in start order."""
-        return tuple(entry for entry in self.processes.values() if entry.role not in (Role.ROOT, Role.OPERATOR))
+        """The processes that the root starts, in start order. A node starts its edges process itself."""
+        others = (Role.ROOT, Role.OPERATOR, Role.EDGES)
+        return tuple(entry for entry in self.processes.values() if entry.role not in others)
 
     @property
     def node_entries(self) -> tuple[ProcessEntry, ...]:
@@ -205,11 +208,12 @@ class Wanted(NamedTuple):
 def wanted_processes(settings: ClusterSettings) -> list[Wanted]:
     """The cluster's own processes, its nodes, and the operator, in start order."""
     own = ((role.value, role, None) for role in (Role.ROOT, Role.CHAIN, Role.GATE, Role.CONTROLLER))
-    nodes = ((node.name, Role.NODE, node.tier) for node in settings.node)
+    nodes = [(node.name, Role.NODE, node.tier) for node in settings.node]
+    edges = [(edges_of(node.name), Role.EDGES, None) for node in settings.node]
     return [
         *(
             Wanted(name, role, settings.endpoints.get(name, EndpointSettings()), tier)
-            for name, role, tier in (*own, *nodes)
+            for name, role, tier in (*own, *nodes, *edges)
         ),
         Wanted(Role.OPERATOR.value, Role.OPERATOR, None, None),
     ]

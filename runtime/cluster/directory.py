@@ -19,7 +19,7 @@ from actors.packages.keys import verifies
 from messages.engine import TrustTier
 from runtime.cluster.fault import ClusterFault, ClusterFaultCode, invalid
 from runtime.cluster.keys import SecretSeed, parse_key, transport_key
-from runtime.cluster.names import RESERVED, Role, check_name
+from runtime.cluster.names import RESERVED, Role, check_name, edges_of, node_of
 
 DOMAIN = b"sennit.directory.v1\0"
 SCHEMA = "sennit.directory.v1"
@@ -109,12 +109,11 @@ def _check(directory: Directory) -> None:
     if directory.version < 1:
         raise invalid(f"directory version {directory.version} is not a positive number")
     for entry in directory.processes:
-        check_name(entry.name, "process name")
+        check_name(node_of(entry.name) if entry.role is Role.EDGES else entry.name, "process name")
         if entry.name in names:
             raise invalid(f"directory lists {entry.name!r} twice")
         names.add(entry.name)
-        fits = entry.name not in RESERVED if entry.role is Role.NODE else entry.name == entry.role.value
-        if not fits:
+        if not _fits(entry):
             raise invalid(f"directory lists {entry.name!r} with the role {entry.role.value!r}")
         if (entry.role is Role.NODE) != (entry.tier is not None):
             raise invalid(f"directory entry {entry.name!r}: nodes, and only nodes, have a trust tier")
@@ -126,9 +125,19 @@ def _check(directory: Directory) -> None:
                 "its negative): each process needs a key of its own",
             )
         transports[transport] = entry.name
-    missing = sorted({role.value for role in Role if role is not Role.NODE} - names)
+    missing = sorted({role.value for role in Role if role not in (Role.NODE, Role.EDGES)} - names)
     if missing:
         raise invalid(f"directory does not list {', '.join(missing)}")
+
+
+def _fits(entry: DirectoryEntry) -> bool:
+    match entry.role:
+        case Role.NODE:
+            return entry.name not in RESERVED
+        case Role.EDGES:
+            return entry.name == edges_of(node_of(entry.name))
+        case _:
+            return entry.name == entry.role.value
 
 
 def _decode(data: bytes, form: type[Any], file: str) -> Any:

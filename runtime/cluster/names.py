@@ -16,20 +16,36 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class Role(StrEnum):
-    """What a process of the directory is. An operator's key has no process: it signs and dials."""
+    """What a process of the directory is. An operator's key has no process: it signs and dials.
+
+    `edges` is a node's child process (design 6): `shed.edges` belongs to `shed`.
+    """
 
     ROOT = "root"
     CHAIN = "chain"
     GATE = "gate"
     CONTROLLER = "controller"
     NODE = "node"
+    EDGES = "edges"
     OPERATOR = "operator"
 
 
 SIGNER = "signer"
 """File name of the key that signs packages; it belongs to no process."""
 
+EDGES_SUFFIX = f".{Role.EDGES.value}"
+
 RESERVED = frozenset({*(role.value for role in Role), SIGNER})
+
+
+def edges_of(node: str) -> NodeName:
+    """The process that holds a node's edges."""
+    return NodeName(node + EDGES_SUFFIX)
+
+
+def node_of(edges: str) -> NodeName:
+    """The node that a process of role `edges` belongs to."""
+    return NodeName(edges.removesuffix(EDGES_SUFFIX))
 
 
 def check_name(text: str, what: str) -> NodeName:

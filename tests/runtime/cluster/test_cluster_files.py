@@ -61,10 +61,12 @@ def test_who_dials_whom(make) -> None:
         "controller": ["root", "chain", "gate"],
         "attic": ["root", "chain", "controller"],
         "shed": ["root", "chain", "controller"],
-        "operator": ["root", "chain", "gate", "controller", "attic", "shed"],
+        "attic.edges": ["attic"],
+        "shed.edges": ["shed"],
+        "operator": ["root", "chain", "gate", "controller", "attic", "shed", "attic.edges", "shed.edges"],
     }
     assert {entry.name for entry in cluster.dialled_by("controller")} == {"attic", "shed", "operator"}
-    assert {entry.name for entry in cluster.dialled_by("attic")} == {"operator"}
+    assert {entry.name for entry in cluster.dialled_by("attic")} == {"operator", "attic.edges"}
 
 
 def test_a_cluster_is_never_made_over_another(make) -> None:

@@ -29,7 +29,7 @@ def directory_of(keys: dict[str, str], operator: SecretSeed) -> Directory:
             name=role.value, role=role, public_key=keys.get(role.value, SecretSeed.generate().public_key.hex())
         )
         for role in Role
-        if role is not Role.NODE
+        if role not in (Role.NODE, Role.EDGES)
     )
     identity = cluster_id_of(operator.public_key)
     return Directory(schema="sennit.directory.v1", cluster_id=identity, name="reef", version=1, processes=entries)
