@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.cli.options import JsonOption, verbs
-from runtime.cli.output import print_document, print_facts
+from runtime.cli.output import print_document, print_facts, print_table
 
 app = verbs()
 
@@ -21,7 +21,7 @@ def bench() -> None:
 
 @app.command()
 def messaging(as_json: JsonOption = False) -> None:
-    """Messages a second and the time of a question, within a process and between two.
+    """Questions and messages between two processes, beside raw sockets and, where installed, xoscar.
 
     \b
     Example:
@@ -29,7 +29,23 @@ def messaging(as_json: JsonOption = False) -> None:
     """
     from runtime.bench.messaging import run
 
-    _report(run(), as_json)
+    measured = run()
+    if as_json:
+        print_document([vars(figures) for figures in measured])
+        return
+    print_table(
+        ("", "ask p50", "ask p99", "tells/s, one by one", "tells/s, in bursts"),
+        [
+            (
+                figures.name,
+                f"{figures.ask_p50_us:.0f} us",
+                f"{figures.ask_p99_us:.0f} us",
+                f"{figures.single_per_s:,.0f}",
+                f"{figures.burst_per_s:,.0f}",
+            )
+            for figures in measured
+        ],
+    )
 
 
 @app.command()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, node_names, open_cluster, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
 
 if TYPE_CHECKING:
@@ -61,17 +62,19 @@ def tail(
         if as_json:
             print_document([as_document(record) for record in records])
         else:
-            print_table(("seq", "time", "source", "kind", "payload", "hash"), [_row(record) for record in records])
+            names = node_names(found)
+            columns = ("seq", "time", "source", "kind", "hash", "payload")
+            print_table(columns, [_row(record, names) for record in records], shorten="payload")
         return
     from messages.base import Address
     from messages.chain import Tail
 
     with connected(cluster, "chain") as (_, client):
         records = client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
-        last = -1
+        last, names = -1, node_names(found)
         while True:
             for record in records:
-                print("  ".join(str(cell) for cell in _row(record)), flush=True)
+                print("  ".join(str(cell) for cell in _row(record, names)), flush=True)
             last = records[-1].sequence if records else last
             time.sleep(_POLL_S)
             records = client.ask(Address("chain/chain"), Tail(count=_PAGE, after=last), _TIMEOUT_S).records
@@ -185,28 +188,35 @@ def as_document(record: ChainRecord) -> dict[str, Any]:
     return document
 
 
-def _row(record: ChainRecord) -> tuple[object, ...]:
+def _row(record: ChainRecord, names: Mapping[str, str]) -> tuple[object, ...]:
     at = datetime.fromtimestamp(record.time_ms / 1000).astimezone()
     payload = json.loads(record.payload)
     phase = payload.get("phase") if isinstance(payload, dict) else None
     kind = f"{record.kind}/{phase}" if phase else record.kind
-    return (
-        record.sequence,
-        f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}",
-        record.source,
-        kind,
-        _brief(payload),
-        record.hash[:16],
-    )
+    time_of_day = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
+    return record.sequence, time_of_day, record.source, kind, record.hash[:16], _brief(payload, names)
 
 
-def _brief(payload: Any) -> str:
-    """The members of a payload that tell most, on one line."""
+def _brief(payload: Any, names: Mapping[str, str]) -> str:
+    """The members of a payload that tell most, on one line; nodes by their names."""
     if not isinstance(payload, dict):
         return str(payload)
-    parts = [
-        f"{name}={value}"
-        for name, value in payload.items()
-        if name != "phase" and isinstance(value, (str, int, float, bool)) and len(str(value)) <= 48
-    ]
-    return " ".join(parts[:6])
+    told = [(name, payload[name]) for name in _TELLING if payload.get(name) not in (None, "", False)]
+    rest = [(name, value) for name, value in payload.items() if name not in (*_TELLING, *_DULL)]
+    plain = [(name, names.get(value, value) if isinstance(value, str) else value) for name, value in (*told, *rest)]
+    return " ".join(f"{name}={value}" for name, value in plain if isinstance(value, (str, int, float)))
+
+
+_TELLING = (
+    "decision",
+    "outcome",
+    "code",
+    "reason",
+    "node",
+    "workload",
+    "instance_id",
+    "epoch",
+    "dry_run",
+    "permit_rule",
+)
+_DULL = ("phase", "agent_id", "action", "controller", "gate", "manifest_hash", "threshold_exceeded", "requester")

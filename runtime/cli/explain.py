@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.cli.chain import read_records
-from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
-from runtime.cli.order import PinOption, exit_code_of, node_names, order_of
+from runtime.cli.options import ClusterOption, JsonOption, connected, node_names, open_cluster, verbs
+from runtime.cli.order import PinOption, exit_code_of, order_of
 from runtime.cli.output import ExitCode, Failed, print_document
 
 if TYPE_CHECKING:

@@ -80,6 +80,11 @@ def connected(given: Path | None, *processes: str) -> Iterator[tuple[Cluster, Cl
         yield cluster, client
 
 
+def node_names(cluster: Cluster) -> dict[str, str]:
+    """Node id to configured name."""
+    return {entry.node_id: entry.name for entry in cluster.node_entries}
+
+
 def not_up(cluster: Cluster) -> Failed:
     return Failed(
         ExitCode.NO_CLUSTER,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runtime.cli.options import node_names
 from runtime.cli.output import ExitCode, Failed, print_document, print_table
 
 if TYPE_CHECKING:
@@ -74,11 +75,6 @@ def order_of(
         start=start,
         dry_run=dry_run,
     )
-
-
-def node_names(cluster: Cluster) -> dict[str, str]:
-    """Node id to configured name."""
-    return {entry.node_id: entry.name for entry in cluster.node_entries}
 
 
 def report_order(report: PlaceReport, cluster: Cluster, *, dry_run: bool, as_json: bool) -> ExitCode:

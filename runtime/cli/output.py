@@ -56,8 +56,11 @@ def print_failure(failure: Failed, as_json: bool) -> None:
         print(f"{_styled('   try:', 'hint')} {failure.remedy}", file=sys.stderr)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under their headings; on a terminal long cells are folded, in a pipe nothing is shortened."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: str = "") -> None:
+    """Rows under their headings; on a terminal long cells are folded, in a pipe nothing is shortened.
+
+    `shorten`: the column that is cut on a terminal, so that every row stays on one line.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -68,9 +71,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False, expand=bool(shorten))
     for heading in columns:
-        table.add_column(heading.upper(), overflow="fold")
+        one_line = bool(shorten)
+        cut = heading == shorten
+        table.add_column(
+            heading.upper(), overflow="ellipsis" if cut else "fold", no_wrap=one_line, ratio=1 if cut else None
+        )
     for line in cells:
         table.add_row(*(Text(text, style=style_of(text)) for text in line))
     Console(highlight=False).print(table)

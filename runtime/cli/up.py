@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 app = verbs()
 _START_LIMIT_S = 60.0
 _POLL_S = 0.1
+_ORPHAN_GRACE_S = 20.0
 _LOG_TAIL = 10
 
 
@@ -47,7 +49,8 @@ def up(
 
 
 def _foreground(cluster: Cluster, as_json: bool) -> ExitCode:
-    """The root is this process; the tree is drawn whenever it was looked at."""
+    """The root is this process; the tree is drawn whenever it was looked at. A parent that gave a pipe ends it."""
+    from runtime.processes.alive_pipe import watch_parent
     from runtime.processes.spawn import check_child_signal
     from runtime.up import run
 
@@ -55,6 +58,7 @@ def _foreground(cluster: Cluster, as_json: bool) -> ExitCode:
         check_child_signal()
     except RuntimeError as error:
         raise Failed(ExitCode.REFUSED, "child_signal", str(error), "trap - CHLD; sennit up") from None
+    watch_parent(os.environ, lambda: os.kill(os.getpid(), signal.SIGTERM), grace_s=_ORPHAN_GRACE_S)
     if as_json:
         code = run(cluster, _document_once(cluster, os.getpid()))
     elif sys.stdout.isatty():
@@ -132,7 +136,7 @@ def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
     log = cluster.path / "logs" / "up.log"
     with log.open("wb") as out:
         root = subprocess.Popen(
-            [sys.executable, "-m", "runtime.up", str(cluster.path)],
+            [sys.executable, "-P", "-m", "runtime.up", str(cluster.path)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

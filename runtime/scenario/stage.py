@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from runtime.cluster import Cluster, SecretSeed, init_cluster
 from runtime.packages.directory import pack, sign
+from runtime.processes.alive_pipe import PARENT_FD, AlivePipe
 from runtime.scenario.format import Check, PackagePart, Scenario, SignedBy
 from runtime.scenario.leftovers import Found, kill_all, process_named, processes_of, shared_memory, sockets_in
 from runtime.scenario.toml_text import policy_toml
@@ -38,6 +39,7 @@ class Stage:
     def __init__(self, scenario: Scenario) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sennit-")).resolve()
         self._root: subprocess.Popen[bytes] | None = None
+        self._alive = AlivePipe()
         self._shared_before = shared_memory()
         part = scenario.cluster
         self.cluster: Cluster = init_cluster(
@@ -71,10 +73,17 @@ class Stage:
 
     def start(self) -> None:
         """Start the root as its own process; whether all is up is asked of it afterwards."""
-        command = [sys.executable, "-m", "runtime.cli", "up", "--cluster", str(self.cluster.path)]
+        command = [sys.executable, "-P", "-m", "runtime.cli", "up", "--cluster", str(self.cluster.path)]
+        environment = {**os.environ, PARENT_FD: str(self._alive.read_fd)}  # it leaves when this process is gone
         with (self.folder / "up.log").open("wb") as log:
             self._root = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
+                pass_fds=(self._alive.read_fd,),
             )
 
     @property
@@ -152,6 +161,7 @@ class Stage:
             self._root.kill()
             self._root.wait(STOP_LIMIT_S)
             self._root = None
+        self._alive.close()
         killed = kill_all(self.folder)
         wait_until(lambda: not self.processes(), SETTLE_LIMIT_S)
         if not keep:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,20 +51,31 @@ class Story:
         """Something happened just now."""
         now = self._now()
         self.lines.append(Line(now, what, text))
-        self._print(f"{now:8.2f}  {what:<9} {text}", tone)
+        self._print(f"{now:8.2f}  {what:<9} {text}", tone, hang=21)
 
     def add(self, text: str, tone: Tone = Tone.QUIET) -> None:
         """More about the line above; may have several lines."""
         for line in text.splitlines():
             self.lines.append(Line(None, "", line))
-            self._print(f"{'':21}{line}", tone)
+            inside = len(line) - len(line.lstrip())
+            self._print(f"{'':21}{line}", tone, hang=21 + inside)
 
     def _now(self) -> float:
         return time.monotonic() - self.began
 
-    def _print(self, text: str, tone: Tone) -> None:
+    def _print(self, text: str, tone: Tone, *, hang: int = 0) -> None:
+        """Print; on a terminal fitted to its width, what does not fit below it at column `hang`."""
         if self.quiet:
             return
-        if tone is not Tone.PLAIN and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-            text = f"\x1b[{tone.value}m{text}\x1b[0m"
-        print(text, flush=True)
+        if not sys.stdout.isatty():
+            print(text, flush=True)
+            return
+        width = max(shutil.get_terminal_size().columns, hang + 20)
+        lead, body = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
+        fitted = textwrap.fill(
+            body, width, subsequent_indent=" " * hang, replace_whitespace=False, drop_whitespace=True,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        if tone is not Tone.PLAIN and not os.environ.get("NO_COLOR"):
+            fitted = f"\x1b[{tone.value}m{fitted}\x1b[0m"
+        print(lead + fitted, flush=True)
