@@ -35,15 +35,16 @@ def test_a_child_that_fails_at_once_spends_the_budget_exactly_when_foretold(rest
     backoff = Backoff(first_s=0.1, factor=factor, ceiling_s=ceiling, jitter=jitter, quiet_s=1000)
     foretold = time_to_give_up(intensity, backoff)
     policy = Supervision([ChildSpec(name="a")], random=lambda: 1.0, intensity=intensity, backoff=backoff)
-    policy.start_all(0.0)
-    now, ended = 0.0, None
+    now, ended, timer = 0.0, None, None
+    decided = policy.start_all(0.0)
     for incarnation in range(1, 400):
-        decided = policy.exited("a", incarnation, now, "crashed")
+        decided += policy.exited("a", incarnation, now, "crashed")
         if any(isinstance(one, Escalate) for one in decided):
             ended = now
             break
-        now = next(one.at_s for one in decided if isinstance(one, Schedule))
-        policy.tick(now)
+        timer = next((one.at_s for one in reversed(decided) if isinstance(one, Schedule)), timer)
+        now = timer
+        decided = policy.tick(now)
     if foretold is None:
         assert ended is None
     else:
