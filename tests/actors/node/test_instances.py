@@ -94,12 +94,14 @@ def test_a_stop_does_not_wait_for_the_chain_and_its_record_follows(rig, running)
 def test_records_that_are_owed_outlive_the_agent_and_are_written_once(rig, running):
     rig.book.down = True
     rig.verb(Method.STOP, running)
+    rig.verb(Method.UNLOAD, running)
     rig.restart_agent()
     rig.book.down = False
     rig.world.advance(2)
     rig.restart_agent()
     rig.world.advance(2)
-    assert len(rig.book.of("workload.stop", "workload.runtime")) == 1
+    told = [kind for kind, _ in rig.book.of(source="workload.runtime")]
+    assert told == ["workload.load", "workload.start", "workload.stop", "workload.unload"]
 
 
 def test_a_denied_teardown_stands(make_rig, make_sample):
