@@ -60,7 +60,7 @@ def check(lines: Iterable[str]) -> ReplayResult:
     Raises `ValueError` for a line that is not a recorded trace, and if there is no step at all: a comparison of
     nothing is not a success.
     """
-    matched = 0
+    traces = matched = 0
     for number, trace in _traces(lines, RecordedTrace):
         establisher = EdgeEstablisher(trace.local_node_id)
         for position, recorded in enumerate(trace.steps, start=1):
@@ -68,11 +68,12 @@ def check(lines: Iterable[str]) -> ReplayResult:
             if replayed != recorded:
                 place = f"line {number}, step {position}, after {_json(recorded.event)}"
                 difference = f"{place}: {_difference(recorded, replayed)}"
-                return ReplayResult(matched=matched, steps=matched + 1, difference=difference)
+                return ReplayResult(traces=traces, matched=matched, steps=matched + 1, difference=difference)
             matched += 1
+        traces += 1
     if not matched:
         raise ValueError("there is nothing to check: no line holds a trace with a step; give one recorded trace a line")
-    return ReplayResult(matched=matched, steps=matched, difference=None)
+    return ReplayResult(traces=traces, matched=matched, steps=matched)
 
 
 def replay(lines: Iterable[str]) -> Iterator[str]:

@@ -53,11 +53,13 @@ def check(lines: Iterable[str]) -> ReplayResult:
             )
         computed = json.loads(msgspec.json.encode(_answer(question)))
         if (difference := _difference(recorded, computed, "answer")) is not None:
-            return ReplayResult(matched=matched, steps=matched + 1, difference=f"line {number}, {difference}")
+            return ReplayResult(
+                traces=matched, matched=matched, steps=matched + 1, difference=f"line {number}, {difference}"
+            )
         matched += 1
     if not matched:
         raise ValueError("there is nothing to check: give one question with its recorded answer a line")
-    return ReplayResult(matched=matched, steps=matched)
+    return ReplayResult(traces=matched, matched=matched, steps=matched)
 
 
 def _answer(question: Question) -> dict[str, object]:

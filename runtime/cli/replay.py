@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,11 +86,11 @@ def machine(
 
 def _report(result: ReplayResult, as_json: bool) -> ExitCode:
     if as_json:
-        print_document({"matched": result.matched, "steps": result.steps, "difference": result.difference})
+        print_document(asdict(result))
     elif result.difference is None:
-        print(f"{result.matched} of {result.steps} steps match")
+        print(f"{result.traces} traces and {result.matched} steps match")
     else:
-        print(f"{result.matched} of {result.steps} steps match, then: {result.difference}")
+        print(f"{result.traces} traces and {result.matched} steps match, then: {result.difference}")
     return ExitCode.DONE if result.difference is None else ExitCode.DIFFERS
 
 
