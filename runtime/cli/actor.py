@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def list_actors(
     rows: list[ActorRow] = []
     silent: dict[str, str] = {}
     with connected(cluster) as (found, client):
-        peers = (found.process(process),) if process else found.dials("operator")
+        peers = [found.process(process)] if process else lasting(found)
         for name in [peer.name for peer in peers]:
             try:
                 rows += client.ask(Address(f"{name}/supervisor"), ListActors(), _TIMEOUT_S).actors

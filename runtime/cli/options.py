@@ -14,7 +14,7 @@ from runtime.cli.output import ExitCode, Failed
 
 if TYPE_CHECKING:
     from runtime.client import Client
-    from runtime.cluster import Cluster
+    from runtime.cluster import Cluster, ProcessEntry
 
 CLUSTER_VARIABLE = "SENNIT_CLUSTER"
 
@@ -83,6 +83,13 @@ def connected(given: Path | None, *processes: str) -> Iterator[tuple[Cluster, Cl
 def node_names(cluster: Cluster) -> dict[str, str]:
     """Node id to configured name."""
     return {entry.node_id: entry.name for entry in cluster.node_entries}
+
+
+def lasting(cluster: Cluster) -> list[ProcessEntry]:
+    """The processes that run as long as the cluster does; a node starts its edges process only when it has edges."""
+    from runtime.cluster import Role
+
+    return [entry for entry in cluster.dials(Role.OPERATOR.value) if entry.role is not Role.EDGES]
 
 
 def not_up(cluster: Cluster) -> Failed:

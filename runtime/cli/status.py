@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, not_up, open_cluster, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, not_up, open_cluster, verbs
 from runtime.cli.output import ExitCode, print_document, print_facts
 from runtime.cli.tree import show_tree
 
@@ -102,7 +102,7 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
             for line in instances.unsettled
         )
     reports = {}
-    for peer in cluster.dials("operator"):
+    for peer in lasting(cluster):
         report, problem = _ask(client, f"{peer.name}/supervisor", GetProcess())
         if problem:
             problems.append(problem)
