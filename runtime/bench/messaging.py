@@ -15,14 +15,10 @@ After every `WINDOW` tells the sender asks how many have arrived, so nothing is 
 from __future__ import annotations
 
 import signal
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,51 +26,26 @@ import zmq
 
 from actors.actor import Actor, Context, Procedure
 from messages.base import Address, Message, Request
+from runtime.bench import xoscar_peer
+from runtime.bench.rounds import (
+    ASKS,
+    BURST,
+    ROUNDS,
+    TELLS,
+    TEXT,
+    TIMEOUT_S,
+    WINDOW,
+    Figures,
+    Round,
+    figures,
+    serving,
+)
 from runtime.cluster.keys import SecretSeed, transport_key
 from runtime.kernel.envelope import process_of
 from runtime.kernel.live import LiveWorld
 from runtime.office.office import Keys, PostOffice
 
-TEXT = "x" * 100
-ROUNDS = 5
-ASKS = 1_000
-TELLS = 5_000
-WINDOW = 500
-BURST = 100
-TIMEOUT_S = 60.0
-
 ECHO, DRIVER = Address("server/echo"), Address("client/driver")
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one round measured."""
-
-    asks_s: list[float]
-    single_per_s: float
-    burst_per_s: float
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Medians over the rounds; latencies over all asks, in microseconds."""
-
-    name: str
-    ask_p50_us: float
-    ask_p99_us: float
-    single_per_s: float
-    burst_per_s: float
-
-
-def figures(name: str, rounds: list[Round]) -> Figures:
-    asks = sorted(sample for each in rounds for sample in each.asks_s)
-    return Figures(
-        name=name,
-        ask_p50_us=asks[len(asks) // 2] * 1e6,
-        ask_p99_us=asks[int(len(asks) * 0.99)] * 1e6,
-        single_per_s=statistics.median(each.single_per_s for each in rounds),
-        burst_per_s=statistics.median(each.burst_per_s for each in rounds),
-    )
 
 
 def run(rounds: int = ROUNDS) -> list[Figures]:
@@ -85,8 +56,6 @@ def run(rounds: int = ROUNDS) -> list[Figures]:
             ("sennit", stack.enter_context(ours(folder))),
             ("raw pyzmq", stack.enter_context(raw(folder))),
         ]
-        from runtime.bench import xoscar_peer
-
         if xoscar_peer.installed():
             peers.append(("xoscar", stack.enter_context(xoscar_peer.peer(folder))))
         taken: dict[str, list[Round]] = {name: [] for name, _ in peers}
@@ -96,23 +65,6 @@ def run(rounds: int = ROUNDS) -> list[Figures]:
                 if number > 0:  # the first is a warm-up
                     taken[name].append(measured)
         return [figures(name, measured) for name, measured in taken.items()]
-
-
-@contextmanager
-def serving(module: str, *arguments: str) -> Iterator[None]:
-    """A peer process that prints one line when it is ready."""
-    command = [sys.executable, "-P", "-m", module, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise RuntimeError(f"{' '.join(command)} ended before it was ready")
-        yield
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 # ours

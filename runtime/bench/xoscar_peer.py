@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.bench.messaging import ASKS, BURST, TELLS, TEXT, WINDOW, Round, serving
+from runtime.bench.rounds import ASKS, BURST, TELLS, TEXT, WINDOW, Round, serving
 
 
 def installed() -> bool:
