@@ -228,25 +228,26 @@ def test_a_node_that_does_not_answer_delays_no_other(kit):
 
 def test_an_instance_placed_again_while_a_listing_is_under_way_is_not_taken_for_departed(two, placed):
     """The node's answer is older than the placement: what it calls departed was an earlier life of the instance."""
+    two.on_next(Method.UNLOAD, "attic", lambda: two.world.cut("controller", "attic"))
+    assert two.verb_code("unload", placed.instance_id)[0] == "call_indeterminate"
+    two.world.heal("controller", "attic")
+    two.world.advance(1.5)
     late = []
 
     def delay(envelope):
-        if envelope.sender == "attic/agent" and two.nodes["attic"].requests[-1].method == "workload.status":
+        if not late and envelope.sender == "attic/agent" and envelope.to == "controller/plane":
             late.append(envelope)
             return True
         return False
 
-    two.verb("unload", placed.instance_id)
-    two.nodes["attic"].rows.clear()
-    core = two.world.actor("controller/plane")._core
-    other = two.place(pin="attic", config=CtlConfig(mode=Interval(secs=9))).placed
-    two.world.lose(delay, 1)
     listing = two.world.start_ask("controller/plane", ListInstances(), timeout_s=60)
+    two.world.lose(delay, 1)
     two.world.run_until(lambda: bool(late))
     again = two.place(pin="attic").placed
+    assert again.instance_id == placed.instance_id
     two.world.post(late[0])
     two.world.run_until(lambda: listing.done)
-    assert set(core.state.placements) == {other.instance_id, again.instance_id}
+    assert [line.instance_id for line in two.instances().instances] == [again.instance_id]
 
 
 def test_a_departed_row_beside_a_held_one_forgets_nothing(two, placed):

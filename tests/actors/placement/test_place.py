@@ -443,6 +443,23 @@ def test_a_placement_that_cannot_be_chained_yet_is_placed_and_told_later(two, ki
     assert two.phases() == ["decision", "dispatching", "placed"]
 
 
+def test_a_placement_that_cannot_be_saved_yet_is_saved_later(two):
+    def fill(envelope):
+        if envelope.to == "controller/plane" and any(node.rows for node in two.nodes.values()):
+            two.disk.full = True
+        return False
+
+    two.world.lose(fill, 1)
+    placed = two.place().placed
+    assert json.loads(two.disk.documents["plane"])["placements"] == []
+    two.world._losses.clear()
+    two.disk.full = False
+    two.world.advance(3)
+    saved = json.loads(two.disk.documents["plane"])
+    assert [held["record"]["instance_id"] for held in saved["placements"]] == [placed.instance_id]
+    assert saved["dispatches"] == []
+
+
 def test_an_append_whose_answer_is_lost_is_written_once(two):
     from messages.chain import Appended
 
