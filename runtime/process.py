@@ -60,10 +60,10 @@ TERM, ENDED = b"T", b"E"
 class Process:
     """The running parts of one process. `run` blocks until its supervisor has ended."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, pulse: Pulse) -> None:
         self.cluster = cluster
         self.name = name
-        self.pulse = Pulse()
+        self.pulse = pulse
         self.log = open_log(name, cluster.log_file(name))
         self.world = LiveWorld(name, self.log)
         self.world.on_end = self._actor_ended
@@ -148,14 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cluster", required=True, type=Path)
     parser.add_argument("--life", type=int, default=0, help="which life of the process this is, told to the root")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pulse = Pulse()
+    watch_parent(os.environ, lambda: pulse.beat(TERM))
+    handle_signals(pulse, signal.SIGTERM)
     try:
         cluster = load_cluster(given.cluster)
         cluster.process(given.name)
         with lock_state(cluster, given.name):
-            process = Process(cluster, given.name)
-            handle_signals(process.pulse, signal.SIGTERM)
-            watch_parent(os.environ, lambda: process.pulse.beat(TERM))
+            process = Process(cluster, given.name, pulse)
             process.open_offices()
             return process.run(lambda: _supervisor(cluster, given.name, given.life))
     except (ClusterFault, ListenFault) as fault:

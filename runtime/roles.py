@@ -68,11 +68,13 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.placement.core import PlaneSettings
     from actors.placement.plane import PlacementControlPlane
     from messages.identity import Identity
+    from runtime.packages.blobs import ContentStore
     from runtime.packages.directory import read_trust
     from runtime.ports.blobs import Blobs
     from runtime.ports.store import FileStore
 
     state, times = cluster.state_dir(entry.name), cluster.times
+    content = ContentStore(state / "blobs")
     blobs = Address(f"{entry.name}/blobs")
 
     def plane() -> PlacementControlPlane:
@@ -95,7 +97,7 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
-        _port(cluster, entry, "blobs", lambda: Blobs(state / "blobs")),
+        _port(cluster, entry, "blobs", lambda: Blobs(content)),
         _actor(cluster, entry, "packages", lambda: PackageServer(blobs, read_trust(cluster.trust_file))),
         _actor(cluster, entry, "plane", plane),
     ]
@@ -116,6 +118,7 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
     state, times = cluster.state_dir(entry.name), cluster.times
     exits = ExitWatch(traceback.print_exception)
+    content = ContentStore(state / "blobs")  # one a process: a second would clear what the first is writing
 
     def agent() -> NodeAgent:
         settings = AgentSettings(
@@ -136,16 +139,15 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
         )
 
     def launcher() -> Launcher:
-        materialise = ContentStore(state / "blobs").materialise
         account = cluster.nodes[entry.name].run_as
         if account is None or account == "root":
-            return Launcher(state / "instances", materialise, exits, root_allowed=account == "root")
+            return Launcher(state / "instances", content.materialise, exits, root_allowed=account == "root")
         user = pwd.getpwnam(account)
-        return Launcher(state / "instances", materialise, exits, user=(user.pw_uid, user.pw_gid))
+        return Launcher(state / "instances", content.materialise, exits, user=(user.pw_uid, user.pw_gid))
 
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
-        _port(cluster, entry, "blobs", lambda: Blobs(state / "blobs")),
+        _port(cluster, entry, "blobs", lambda: Blobs(content)),
         _port(cluster, entry, "launcher", launcher),
         _port(cluster, entry, "probe", MachineProbe),
         _gate_child(cluster, entry),

@@ -17,7 +17,7 @@ from runtime.cluster.cluster import Cluster
 from runtime.cluster.lock import lock_cluster, lock_state
 from runtime.cluster.names import Role
 from runtime.ports.processes import Processes
-from runtime.process import Process, handle_signals
+from runtime.process import Process, Pulse, handle_signals
 from runtime.processes.spawn import check_child_signal
 from runtime.roles import PROCESSES, process_child, process_command
 
@@ -33,8 +33,9 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
     """
     check_child_signal()
     with lock_cluster(cluster), lock_state(cluster, ROOT):
-        root = Process(cluster, ROOT)
-        handle_signals(root.pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        pulse = Pulse()
+        handle_signals(pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        root = Process(cluster, ROOT, pulse)
         root.open_offices()
         processes = Address(f"{ROOT}/{PROCESSES}")
         root.world.spawn(processes, lambda: Processes(process_command(cluster)))

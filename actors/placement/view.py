@@ -187,12 +187,14 @@ class View:
         return node is not None and node.is_reachable(now, self.dead_after_s)
 
     def link(self, process: NodeName, incarnation: int, now: float, *, up: bool) -> None:
-        """The end of an older link says nothing about the newer one."""
+        """The end of an older link says nothing about the newer one. Incarnations are random: equal or not."""
         node = self._by_name.get(process)
-        if node is not None and incarnation >= node.link_incarnation:
-            node.link_up, node.link_incarnation = up, incarnation
-            if up:
-                node.linked_at = now
+        if node is None:
+            return
+        if up:
+            node.link_up, node.link_incarnation, node.linked_at = True, incarnation, now
+        elif incarnation == node.link_incarnation:
+            node.link_up = False
 
     def snapshot(self, now: float) -> tuple[PlacementFacts, ...]:
         """Every node as the engine may see it, frozen; those that cannot be used say why by liveness or expiry."""

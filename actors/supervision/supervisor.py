@@ -229,6 +229,8 @@ class Supervisor(Actor[SupervisorMessage]):
         try:
             await ctx.ask(self._processes, start, timeout_s=child.spec.start_timeout_s)
         except AskFailed as failed:
+            if not failed.nothing_happened:  # it may run all the same, and would be in the way of the next life
+                self._signal(child.spec.name, SIGKILL, ctx)
             self._over(child.spec.name, f"cannot start: {failed.reason}", ctx, normal=False)
 
     def _signal(self, name: str, signal: int, ctx: Context) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from actors.actor import Actor, Context
@@ -11,19 +10,15 @@ from runtime.packages.blobs import BlobFault, ContentStore
 
 
 class Blobs(Actor[BlobsMessage]):
-    """`directory` is made with mode 0700."""
+    """`store` is this process's one content store."""
 
     mailbox: ClassVar = BlobsMessage
 
-    def __init__(self, directory: Path) -> None:
-        self._store = ContentStore(directory)
-        self._directory = directory
+    def __init__(self, store: ContentStore) -> None:
+        self._store = store
 
     def receive(self, message: BlobsMessage, ctx: Context) -> None:
         try:
             ctx.reply(self._store.handle(message))
         except BlobFault as fault:
             ctx.refuse(fault.code, fault.reason)
-
-    def state(self) -> object:
-        return {"directory": str(self._directory)}
