@@ -6,6 +6,7 @@ While the cluster is up its chain process answers; otherwise the file itself is 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -203,8 +204,16 @@ def _brief(payload: Any, names: Mapping[str, str]) -> str:
         return str(payload)
     told = [(name, payload[name]) for name in _TELLING if payload.get(name) not in (None, "", False)]
     rest = [(name, value) for name, value in payload.items() if name not in (*_TELLING, *_DULL)]
-    plain = [(name, names.get(value, value) if isinstance(value, str) else value) for name, value in (*told, *rest)]
-    return " ".join(f"{name}={value}" for name, value in plain if isinstance(value, (str, int, float)))
+    plain = [(name, value) for name, value in (*told, *rest) if isinstance(value, (str, int, float))]
+    return " ".join(f"{name}={_short(names.get(str(value), value))}" for name, value in plain)
+
+
+def _short(value: object) -> object:
+    """A hash by its first digits; `chain show` prints it whole."""
+    return f"{value[:12]}..." if isinstance(value, str) and _HASH.fullmatch(value) else value
+
+
+_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 _TELLING = (

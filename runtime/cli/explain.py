@@ -70,7 +70,8 @@ def _from_chain(decision_id: str, given: Path | None, as_json: bool) -> ExitCode
     record = found[0]
     followed = [later for later in records if _payload(later).get("decision_id") == record.hash]
     decision = _decision_in(record)
-    text = _explained(decision, node_names(cluster))
+    names = node_names(cluster)
+    text = _explained(decision, names)
     if as_json:
         story = [{"sequence": later.sequence, "kind": later.kind, "payload": _payload(later)} for later in followed]
         print_document({"decision_id": record.hash, "decision": decision, "explain": text, "followed": story})
@@ -80,7 +81,9 @@ def _from_chain(decision_id: str, given: Path | None, as_json: bool) -> ExitCode
     if followed:
         print("on the chain:")
         for later in followed:
-            print(f"  {later.sequence}  {later.kind}/{_payload(later).get('phase', '-')}  {_told(_payload(later))}")
+            print(
+                f"  {later.sequence}  {later.kind}/{_payload(later).get('phase', '-')}  {_told(_payload(later), names)}"
+            )
     return ExitCode.DONE
 
 
@@ -93,9 +96,10 @@ def _explained(decision: Any, names: dict[str, str]) -> str:
     return explain_decision(msgspec.convert(decision, Decision), names)
 
 
-def _told(payload: dict[str, Any]) -> str:
+def _told(payload: dict[str, Any], names: dict[str, str]) -> str:
     shown = ("node", "variant", "instance_id", "outcome", "code", "reason", "next")
-    return ", ".join(f"{name} {payload[name]}" for name in shown if payload.get(name))
+    told = {name: payload[name] for name in shown if payload.get(name)}
+    return ", ".join(f"{name} {names.get(str(value), value)}" for name, value in told.items())
 
 
 def _decision_in(record: ChainRecord) -> Any:

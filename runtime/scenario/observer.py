@@ -27,6 +27,7 @@ CHAIN = Address("chain/chain")
 PLANE = Address("controller/plane")
 ROOT = Address("root/supervisor")
 
+_NODE_SOURCE = "workload.host"
 _HOLDS = frozenset({LifeState.RUNNING, LifeState.UNHEALTHY, LifeState.RESTARTING, LifeState.STOPPING, LifeState.LOADED})
 
 
@@ -43,7 +44,8 @@ class Event:
         return f"{self.record.kind}/{phase}" if phase else self.record.kind
 
     def is_called(self, name: str) -> bool:
-        return name in (self.name, self.record.kind)
+        """Whether `name` means this event; a node's own account of what the controller tells too does not count."""
+        return self.record.source != _NODE_SOURCE and name in (self.name, self.record.kind)
 
 
 class Observer:
