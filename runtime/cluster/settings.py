@@ -39,7 +39,6 @@ class NodeSettings(Settings, frozen=True):
     name: str
     tier: TrustTier = TrustTier.PAIRED
     facts: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
     run_as: str | None = None
 
 
@@ -63,10 +62,6 @@ class Times(Settings, frozen=True):
     """A started process must be ready by then."""
     stop_timeout_s: Seconds = 10.0
     """A stopped process must be gone by then, or its group is killed."""
-    lease_s: Seconds = 60.0
-    """How long one grant lets a node run a slot that may move."""
-    lease_margin_s: Seconds = 5.0
-    """Added to a lease before its slot is granted again."""
     gate_timeout_s: Seconds = 5.0
     """A judgement of the gate, its chain record included."""
     call_timeout_s: Seconds = 10.0
@@ -78,7 +73,7 @@ class Times(Settings, frozen=True):
     stop_grace_s: Seconds = 5.0
     """From the polite signal to a workload until the kill."""
     orphan_after_s: Seconds = 600.0
-    """A workload without a lease ends this long after its node's agent has gone."""
+    """A workload ends this long after its node's agent was last heard of."""
 
 
 class Restarts(Settings, frozen=True):
@@ -144,8 +139,6 @@ def parse_settings(text: str, file: str) -> ClusterSettings:
             taken[endpoint] = f"{process}.{plane}"
     if settings.times.dead_after_s < 2 * settings.times.beat_s:
         raise refuse(("times", "dead_after_s"), "must be at least two beats (beat_s), or one late beat is a death")
-    if settings.times.lease_s <= settings.times.dead_after_s:
-        raise refuse(("times", "lease_s"), "must be longer than dead_after_s, or a lease ends before anyone notices")
     return settings
 
 
@@ -173,9 +166,6 @@ def render_settings(settings: ClusterSettings) -> str:
         ]
         if node.facts:
             lines.append(f"facts = [{', '.join(quote(fact) for fact in node.facts)}]")
-        if node.labels:
-            pairs = ", ".join(f"{quote(key)} = {quote(value)}" for key, value in node.labels.items())
-            lines.append(f"labels = {{ {pairs} }}")
         if node.run_as is not None:
             lines.append(f"run_as = {quote(node.run_as)}  # the account that workloads run as")
     for process, endpoints in settings.endpoints.items():

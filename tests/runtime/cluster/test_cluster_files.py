@@ -100,7 +100,6 @@ def test_names_that_could_mean_two_things_are_refused_not_rewritten(folder, name
         ("# beat_s = 1.0", "beat_s = nan", None, "finite"),
         ("# beat_s = 1.0", "baet_s = 1", None, "times.baet_s: this key is not known here"),
         ("# dead_after_s = 5.0", "dead_after_s = 1", None, "two beats"),
-        ("# lease_s = 60.0", "lease_s = 4", None, "dead_after_s"),
         ("format = 1", "format = 2", 2, "format"),
         ("format = 1", "format = ", 2, "line 2"),
         ("format = 1", "", None, "format: this key is missing"),
@@ -118,7 +117,6 @@ def test_a_mistake_in_the_settings_is_named_with_file_line_and_key(make, old, ne
     assert says in fault.text
     assert str(file) in fault.text
     if line is not None and "line" not in says:
-        assert file.read_text().splitlines()[line - 1] in file.read_text()
         assert f"{file}:{_line_with(file, new)}:" in fault.text
 
 
@@ -128,11 +126,11 @@ def _line_with(file: Path, text: str) -> int:
 
 
 def test_settings_survive_being_written_and_read(make) -> None:
-    cluster = make(nodes=(NodeSettings(name="attic", labels={"room": 'up "there" \\ \u0001'}, facts=("feed.csi",)),))
-    text = (cluster.path / "cluster.toml").read_text()
-    settings = parse_settings(text, "cluster.toml")
+    odd = 'up "there" \\ \u0001'
+    cluster = make(nodes=(NodeSettings(name="attic", facts=("feed.csi", odd)),))
+    settings = parse_settings((cluster.path / "cluster.toml").read_text(), "cluster.toml")
     assert parse_settings(render_settings(settings), "again") == settings
-    assert settings.node[0].labels == {"room": 'up "there" \\ \u0001'}
+    assert settings.node[0].facts == ("feed.csi", odd)
 
 
 def test_an_edited_directory_is_refused(make) -> None:
