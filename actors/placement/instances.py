@@ -70,12 +70,32 @@ class Instances:
         await check_instance(core, ctx, record, method)
         payload = {"phase": "request", "instance_id": record.instance_id, "node": record.node_id}
         decision_id = await append(core, ctx, method.value, payload)
+        if method is not Method.STOP:
+            held = await self._intend(ctx, held, unloading=method is Method.UNLOAD)
         outcome = await self._send(ctx, held, method, order, decision_id)
         if isinstance(outcome, CallIndeterminate):
             outcome = await self._reconcile(ctx, held, method, outcome)
         if method is Method.UNLOAD:
             outcome = await self._unloaded(ctx, held, outcome)
         return self._result(held, outcome)
+
+    async def _intend(self, ctx: Context, held: Held, *, unloading: bool) -> Held:
+        """Make durable that an unload is on its way, or no longer. Raises `PlaneRefusal` (`no_record`)."""
+        if held.unloading == unloading:
+            return held
+        changed = self._replace(held, unloading=unloading)
+        try:
+            await self.core.save(ctx)
+        except PlaneRefusal:
+            self._replace(changed, unloading=held.unloading)
+            raise
+        return changed
+
+    def _replace(self, held: Held, *, unloading: bool) -> Held:
+        changed = msgspec.structs.replace(held, unloading=unloading)
+        self.core.state.placements[held.record.instance_id] = changed
+        self.core.dirty = True
+        return changed
 
     async def _send(
         self, ctx: Context, held: Held, method: Method, order: InstanceOrder, decision_id: str | None
@@ -138,6 +158,8 @@ class Instances:
             and await clear_unknown(self.core, ctx, held)
         ):
             return CallAccepted({"unloaded": held.record.instance_id, "reconciled": "its node did not know it"})
+        elif not isinstance(outcome, CallIndeterminate):
+            self._replace(held, unloading=False)  # it certainly did not happen
         return outcome
 
     def _result(self, held: Held, outcome: CallOutcome[Any]) -> InstanceResult:
@@ -165,6 +187,7 @@ class Instances:
             core.check_unblocked()
         if core.blocked is None:
             await settle_all(core, ctx)
+            await self.settle_unloads(ctx)
         asked = list(core.state.placements.values())  # what is placed from now on, these listings do not know yet
         holding = {held.record.node_id for held in asked}
         nodes = sorted(node_id for node_id in holding if core.view.is_reachable(node_id, ctx.now()))
@@ -192,12 +215,27 @@ class Instances:
         ]
         return InstanceLines(instances=sorted(placed, key=lambda line: line.instance_id), unsettled=unsettled)
 
+    async def settle_unloads(self, ctx: Context) -> None:
+        """Find out what became of unloads whose end is not known, on nodes that can be asked."""
+        core = self.core
+        for held in [held for held in core.state.placements.values() if held.unloading]:
+            record = held.record
+            if record.slot in core.active or not core.view.is_reachable(record.node_id, ctx.now()):
+                continue
+            async with ctx.exclusive(("slot", record.slot), core.settings.place_timeout_s):
+                await self.look_at(ctx, held)
+
     async def look_at(self, ctx: Context, held: Held) -> None:
-        """Take over what the node of one instance reports, if it answers. The caller holds the slot's turn."""
-        if self.core.view.is_reachable(held.record.node_id, ctx.now()):
-            listing = await self._listing(ctx, held.record.node_id)
-            if isinstance(listing, CallAccepted):
-                await self._mirror(ctx, held, listing.result.rows)
+        """Forget a placement that its node no longer holds and, fenced, never will; the caller holds its turn."""
+        core, record = self.core, held.record
+        if not core.view.is_reachable(record.node_id, ctx.now()):
+            return
+        listing = await self._listing(ctx, record.node_id)
+        if not isinstance(listing, CallAccepted):
+            return
+        await self._mirror(ctx, held, listing.result.rows)
+        if record.instance_id not in self.seen and core.state.placements.get(record.instance_id) is held:
+            await clear_unknown(core, ctx, held)
 
     async def _mirror(self, ctx: Context, held: Held, rows: list[StatusRow]) -> None:
         """Take over what its node reports; what that took down on purpose is forgotten."""

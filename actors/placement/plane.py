@@ -219,7 +219,7 @@ class PlacementControlPlane(Actor[PlaneMessage]):
         pinned_instance = None if pin is None else instance_id(slot, pin)
         holder = core.state.holder(slot, pinned_instance)
         if holder is not None:
-            await self._instances.look_at(ctx, holder)  # its node may have taken it down long ago
+            await self._instances.look_at(ctx, holder)  # its node may not hold it any more
             holder = core.state.holder(slot, pinned_instance)
         if holder is not None:
             record = holder.record
@@ -309,6 +309,7 @@ class PlacementControlPlane(Actor[PlaneMessage]):
         try:
             await ensure_current(core, ctx)
             await settle_all(core, ctx)
+            await self._instances.settle_unloads(ctx)
         except PlaneRefusal as refusal:
             ctx.log("warning", "nothing can be settled now", reason=refusal.reason)
         except AskFailed as failure:

@@ -13,9 +13,9 @@ import msgspec
 
 from actors.actor import Context
 from actors.placement.audit import LIFECYCLE, PLACE, happened
-from actors.placement.calls import CallAccepted, CallRefused
+from actors.placement.calls import CallAccepted, CallIndeterminate, CallRefused
 from actors.placement.core import Core
-from actors.placement.order import instance_id
+from actors.placement.order import PlaneRefusal, instance_id
 from actors.placement.state import Dispatch, Held
 from messages.control import (
     DepartedRow,
@@ -50,6 +50,8 @@ async def reconcile(core: Core, ctx: Context, dispatch: Dispatch) -> Settlement:
     if in_flight:
         return Settlement(False, "not reconciled: the node is still carrying the order out")
     for row in held:
+        if not await _intend(core, ctx, dispatch, undoing=True):
+            return Settlement(False, "not reconciled: the state could not be written")
         gone = await core.call(
             ctx,
             dispatch.node_id,
@@ -59,9 +61,22 @@ async def reconcile(core: Core, ctx: Context, dispatch: Dispatch) -> Settlement:
             decision_id=dispatch.decision_id,
         )
         if not isinstance(gone, CallAccepted) and not _unknown_instance(gone):
+            if not isinstance(gone, CallIndeterminate):
+                await _intend(core, ctx, dispatch, undoing=False)
             return Settlement(False, f"not reconciled: {row.instance_id} could not be unloaded: {gone}")
     unloaded = f"unloaded {len(held)} instance" + ("" if len(held) == 1 else "s")
     return Settlement(True, f"reconciled: {unloaded}, fenced below {fenced.floor}")
+
+
+async def _intend(core: Core, ctx: Context, dispatch: Dispatch, *, undoing: bool) -> bool:
+    """Make durable that an unload of what the decision left may be on its way, or certainly is not."""
+    core.state.dispatches[dispatch.decision_id] = msgspec.structs.replace(dispatch, undoing=undoing)
+    try:
+        await core.save(ctx)
+    except PlaneRefusal as refusal:
+        ctx.log("error", "an unsettled decision could not be written", reason=refusal.reason)
+        return False
+    return True
 
 
 async def fence(core: Core, ctx: Context, dispatch: Dispatch) -> FenceResult | str:
@@ -118,6 +133,10 @@ async def settle_all(core: Core, ctx: Context) -> int:
 
 
 async def _settle(core: Core, ctx: Context, dispatch: Dispatch) -> int:
+    if dispatch.undoing:
+        if (await reconcile(core, ctx, dispatch)).settled:
+            await _forget(core, ctx, dispatch, "what it left was unloaded and the node is fenced")
+        return 0
     listing = await core.call(ctx, dispatch.node_id, Method.STATUS, StatusListing, body=InstanceBody())
     if not isinstance(listing, CallAccepted):
         return 0
@@ -130,25 +149,25 @@ async def _settle(core: Core, ctx: Context, dispatch: Dispatch) -> int:
     if in_flight or core.state.dispatches.get(dispatch.decision_id) is not dispatch:
         return 0
     if not held:
-        core.state.dispatches.pop(dispatch.decision_id)
-        await happened(
-            core,
-            ctx,
-            PLACE,
-            {
-                "phase": "settled",
-                "decision_id": dispatch.decision_id,
-                "node": dispatch.node_id,
-                "slot": dispatch.slot,
-                "reason": "the node holds nothing of the decision and is fenced",
-            },
-        )
+        await _forget(core, ctx, dispatch, "the node holds nothing of the decision and is fenced")
         return 0
     if held[0].instance_id != instance_id(dispatch.slot, dispatch.node_id):
         ctx.log("error", "a node reports an instance that the decision cannot have made", instance=held[0].instance_id)
         return 0
     await _adopt(core, ctx, dispatch, held[0])
     return 1
+
+
+async def _forget(core: Core, ctx: Context, dispatch: Dispatch, reason: str) -> None:
+    core.state.dispatches.pop(dispatch.decision_id, None)
+    payload = {
+        "phase": "settled",
+        "decision_id": dispatch.decision_id,
+        "node": dispatch.node_id,
+        "slot": dispatch.slot,
+        "reason": reason,
+    }
+    await happened(core, ctx, PLACE, payload)
 
 
 async def _adopt(core: Core, ctx: Context, dispatch: Dispatch, row: HeldRow) -> None:

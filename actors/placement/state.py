@@ -28,7 +28,10 @@ class StateDamaged(ValueError):
 
 
 class Held(Record, frozen=True):
-    """A placement, with what the engine and a later move need: the order, labels, memory, when (Unix ms)."""
+    """A placement, with what the engine and a later move need: the order, labels, memory, when (Unix ms).
+
+    `unloading`: an unload was sent and its end is not known yet.
+    """
 
     record: PlacementRecord
     order: PlaceOrder | None = None
@@ -37,13 +40,18 @@ class Held(Record, frozen=True):
     excludes: tuple[str, ...] = ()
     memory: MemoryDemand = MemoryDemand()
     placed_ms: U64 = 0
+    unloading: bool = False
 
 
 class Dispatch(Record, frozen=True):
-    """A request that may have reached its node: the placement it would make (no instance id yet), since when."""
+    """A request that may have reached its node: the placement it would make (no instance id yet), since when.
+
+    `undoing`: what it left is being taken down, perhaps by an order that comes late; it is not adopted any more.
+    """
 
     held: Held
     since_ms: U64
+    undoing: bool = False
 
     @property
     def decision_id(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from random import Random
 
 import msgspec
 import pytest
@@ -12,8 +13,9 @@ from actors.gate.policy import Policy
 from actors.node.agent import NodeAgent
 from actors.placement.signed import Signer
 from messages.base import Address, NodeName
-from messages.control import CtlConfig, Method, Once
+from messages.control import ControlAnswer, ControlCall, CtlConfig, Interval, Method, Once
 from messages.packages import Arch
+from messages.placement import InstanceOrder
 from messages.ports import PortRefusal
 from messages.workload_spec import TrustTier
 from runtime.simulated.blobs import SimulatedBlobs, SimulatedShelf
@@ -189,3 +191,78 @@ def test_a_run_that_ends_by_itself_is_listed_as_finished(joint, kit):
     cluster.place(config=CtlConfig(mode=Once()))
     cluster.world.advance(5)
     assert [line.state for line in cluster.instances().instances] == ["finished"]
+
+
+def disturb(cluster, random):
+    """Lose, delay or pass whatever goes between the plane and the agents."""
+    again = {}
+
+    def matches(envelope):
+        ends = {envelope.sender, envelope.to}
+        if "controller/plane" not in ends or not any(end.endswith("/agent") for end in ends):
+            return False
+        if not isinstance(envelope.message, ControlCall | ControlAnswer) or id(envelope) in again:
+            return False
+        fate = random.random()
+        if fate < 0.1:
+            return True
+        if fate < 0.25:
+            again[id(envelope)] = envelope
+            cluster.world._alarm(cluster.world.now_s + random.uniform(0.1, 30.0), lambda: cluster.world.post(envelope))
+            return True
+        return False
+
+    cluster.world.lose(matches, 1_000_000)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_under_random_faults_no_slot_ever_runs_twice_and_all_settles(joint, seed):
+    """Lost and late messages, cut links, dying planes and agents; then peace, and state, chain and nodes agree."""
+    random = Random(seed)
+    cluster = joint(names=("attic", "shed", "loft"), place_timeout_s=5.0, read_timeout_s=2.0)
+    world = cluster.world
+
+    def never_two():
+        running = cluster.running()
+        names = [instance.rpartition("-n-")[0] for instance in running]
+        assert len(names) == len(set(names)), f"twice: {running}"
+
+    def act():
+        name = random.choice(list(cluster.nodes))
+        match random.choice(["place", "place", "unload", "cut", "heal", "crash plane", "crash agent", "wait"]):
+            case "place":
+                config = CtlConfig(mode=Interval(secs=random.choice([1, 2])))
+                world.start_ask("controller/plane", cluster.order(config=config), timeout_s=60)
+            case "unload":
+                if cluster.running():
+                    order = InstanceOrder(method="unload", instance=random.choice(cluster.running()))
+                    world.start_ask("controller/plane", order, timeout_s=60)
+            case "cut":
+                world.cut("controller", name)
+            case "heal":
+                world.heal("controller", name)
+            case "crash plane":
+                cluster.restart_plane()
+            case "crash agent":
+                world.crash(f"{name}/agent")
+                cluster.start_agent(cluster.nodes[name])
+
+    disturb(cluster, random)
+    for _ in range(30):
+        act()
+        for _ in range(random.randrange(1, 6)):
+            world.advance(random.uniform(0.05, 1.5))
+            never_two()
+    world._losses.clear()
+    for name in cluster.nodes:
+        world.heal("controller", name)
+    world.advance(60)
+    never_two()
+    listing = cluster.instances()
+    assert listing.unsettled == []
+    assert [line.instance_id for line in listing.instances] == cluster.running()
+    told = [r for r in cluster.told() if r["phase"] in ("placed", "adopted") or r["kind"] == "workload.lifecycle"]
+    placed = set()
+    for record in told:
+        (placed.discard if record["kind"] == "workload.lifecycle" else placed.add)(record["instance_id"])
+    assert sorted(placed) == cluster.running()
