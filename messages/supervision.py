@@ -54,6 +54,19 @@ class ChildState(StrEnum):
     PARKED = "parked"
 
 
+class Verdict(StrEnum):
+    """What is wrong with a child, as its supervisor sees it (design 5).
+
+    `dead`: it ended and waits for its next life. `hung`: silent for three beats, and its link is up. `overloaded`:
+    beats come late, or a mailbox is at least half full. `partitioned`: its link is gone and no exit was seen.
+    """
+
+    DEAD = "dead"
+    HUNG = "hung"
+    OVERLOADED = "overloaded"
+    PARTITIONED = "partitioned"
+
+
 class SupervisionRefusal(StrEnum):
     """Why a supervisor did not do what an operator asked."""
 
@@ -64,7 +77,10 @@ class SupervisionRefusal(StrEnum):
 
 
 class ChildView(Record, frozen=True, kw_only=True):
-    """One row of `sennit tree`. `next_attempt_s`: seconds until the next start, absent when none is planned."""
+    """One row of `sennit tree`. `next_attempt_s`: seconds until the next start, absent when none is planned.
+
+    `verdict`: absent while nothing is wrong.
+    """
 
     name: str
     state: ChildState
@@ -74,6 +90,7 @@ class ChildView(Record, frozen=True, kw_only=True):
     budget_left: int = 0
     next_attempt_s: float | None = None
     last_exit: str = ""
+    verdict: Verdict | None = None
 
 
 class SupervisorView(Message, frozen=True, kw_only=True):

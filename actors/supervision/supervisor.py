@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from actors.actor import Actor, AskFailed, Context, Procedure
 from actors.supervision.policy import (
     Backoff,
@@ -29,12 +31,13 @@ from actors.supervision.policy import (
     Stop,
     Supervision,
 )
-from messages.base import Address
+from messages.base import Address, NodeName
 from messages.ports import ProcessExited, SignalProcess, StartProcess
 from messages.supervision import (
     BeatDue,
     ChildDone,
     ChildState,
+    ChildView,
     ProcessBeat,
     ProcessReady,
     ShowChildren,
@@ -43,11 +46,19 @@ from messages.supervision import (
     StartChild,
     StopChild,
     Strategy,
+    SupervisorView,
     Tick,
+    Verdict,
 )
 from messages.system import AwaitReady, Down, ExitKind, GetStatistics, PeerDown, PeerUp
 
 SIGTERM, SIGKILL = 15, 9
+
+HUNG_BEATS, LATE_BEATS = 3, 2
+"""Beats that a process may miss before it counts as hung, and as overloaded."""
+
+LONG_MAILBOX = 500
+"""Half of what a mailbox holds: from here on its actor is overloaded."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +137,20 @@ class Supervisor(Actor[SupervisorMessage]):
         self._timer = 0
         self._lives: dict[str, int] = {}
         self._heard: dict[str, float] = {}
+        self._hung: set[str] = set()
+        self._mailboxes: dict[str, int] = {}
+        self._slowest_s: dict[str, float] = {}
+        self._links: dict[str, int] = {}
+        self._unlinked: set[str] = set()
         self._told_ready = False
 
     def started(self, ctx: Context) -> None:
         self._supervision = self._rules(ctx)
         if self._root is not None:
             ctx.watch_peer(_process_of(self._root))
+        for name, child in self._children.items():
+            if isinstance(child, ProcessChild):
+                ctx.watch_peer(NodeName(name))
         self._carry_out(self._supervision.start_all(ctx.now()), ctx)
         ctx.after(self._beat_s, BeatDue())
 
@@ -139,7 +158,7 @@ class Supervisor(Actor[SupervisorMessage]):
         now, rules = ctx.now(), self._supervision
         match message:
             case ShowChildren():
-                ctx.reply(rules.view(now))
+                ctx.reply(self._view(now))
             case StopChild(name=name):
                 self._operate(lambda: rules.stop_child(name, now), name, ctx)
             case StartChild(name=name):
@@ -164,13 +183,19 @@ class Supervisor(Actor[SupervisorMessage]):
                 if _process_of(ctx.sender or "") == name and self._lives.get(name) == life:
                     self._heard[name] = now
                     self._carry_out(rules.started(name, life, now), ctx)
-            case ProcessBeat(name=name, incarnation=life):
+            case ProcessBeat(name=name, incarnation=life, slowest_ms=slowest_ms, mailbox=mailbox):
                 if _process_of(ctx.sender or "") == name and self._lives.get(name) == life:
                     self._heard[name] = now
-            case PeerUp():
-                self._tell_ready(ctx, again=True)
-            case PeerDown():
-                pass
+                    self._slowest_s[name], self._mailboxes[name] = slowest_ms / 1000, mailbox
+            case PeerUp(process=process, incarnation=life):
+                self._links[process] = life
+                self._unlinked.discard(process)
+                if self._root is not None and process == _process_of(self._root):
+                    self._tell_ready(ctx, again=True)
+            case PeerDown(process=process, incarnation=life):
+                if self._links.get(process) == life:  # not an older life's, told late
+                    del self._links[process]
+                    self._unlinked.add(process)
         return None
 
     def state(self) -> object:
@@ -208,6 +233,7 @@ class Supervisor(Actor[SupervisorMessage]):
 
     def _start(self, child: ActorChild | ProcessChild, life: int, ctx: Context) -> None:
         name = child.spec.name
+        self._unlinked.discard(name)
         if isinstance(child, ActorChild):
             ctx.spawn(child.address, child.factory)
             ctx.watch(child.address)
@@ -239,7 +265,9 @@ class Supervisor(Actor[SupervisorMessage]):
 
     def _over(self, name: str, reason: str, ctx: Context, *, normal: bool) -> None:
         life = self._lives.get(name, 0)
-        self._heard.pop(name, None)
+        for known in (self._heard, self._mailboxes, self._slowest_s):
+            known.pop(name, None)
+        self._hung.discard(name)
         if not normal:
             ctx.log("warning", "child ended", child=name, life=life, reason=reason)
         self._carry_out(self._supervision.exited(name, life, ctx.now(), reason, normal=normal), ctx)
@@ -251,8 +279,29 @@ class Supervisor(Actor[SupervisorMessage]):
             ctx.reply(ChildDone(refused=refused.code, detail=str(refused)))
             return
         self._carry_out(decisions, ctx)
-        rows = self._supervision.view(ctx.now()).children
+        rows = self._view(ctx.now()).children
         ctx.reply(ChildDone(child=next((row for row in rows if row.name == name), None)))
+
+    # sight
+
+    def _view(self, now_s: float) -> SupervisorView:
+        view = self._supervision.view(now_s)
+        rows = tuple(msgspec.structs.replace(row, verdict=self._verdict(row, now_s)) for row in view.children)
+        return msgspec.structs.replace(view, children=rows)
+
+    def _verdict(self, row: ChildView, now_s: float) -> Verdict | None:
+        name = row.name
+        if row.state in (ChildState.WAITING, ChildState.PARKED):
+            return Verdict.DEAD if row.incarnation else None
+        if row.state is not ChildState.RUNNING:
+            return None
+        if name in self._unlinked:
+            return Verdict.PARTITIONED
+        silent_s = now_s - self._heard.get(name, now_s)
+        if name in self._hung or silent_s > HUNG_BEATS * self._beat_s:
+            return Verdict.HUNG
+        late = silent_s > LATE_BEATS * self._beat_s or self._slowest_s.get(name, 0) > self._beat_s
+        return Verdict.OVERLOADED if late or self._mailboxes.get(name, 0) >= LONG_MAILBOX else None
 
     # beats
 
@@ -282,6 +331,8 @@ class Supervisor(Actor[SupervisorMessage]):
         results = await ctx.all_of(asks)
         for child, result in zip(asked, results, strict=True):
             name = child.spec.name
+            if not isinstance(result, AskFailed) and lives[name] == self._lives[name]:
+                self._mailboxes[name] = result.mailbox
             if isinstance(result, AskFailed) and not result.nothing_happened and lives[name] == self._lives[name]:
                 running = {row.name: row.state for row in self._supervision.view(ctx.now()).children}
                 if result.failure == "timeout" and running[name] is ChildState.RUNNING:
@@ -304,6 +355,7 @@ class Supervisor(Actor[SupervisorMessage]):
                 silent_s = ctx.now() - self._heard.setdefault(name, ctx.now())
                 if silent_s > child.hung_after_s:
                     self._heard[name] = ctx.now()
+                    self._hung.add(name)
                     ctx.log("error", "child hangs, killed", child=name, silent_s=round(silent_s, 1))
                     self._signal(name, SIGKILL, ctx)
 

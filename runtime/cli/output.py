@@ -95,14 +95,12 @@ def style_of(text: str) -> str:
     return _STYLES.get(text, "")
 
 
-_GOOD, _BUSY, _BAD = "green", "yellow", "red"
-_STYLES = {
-    **dict.fromkeys(("running", "alive", "placed", "permit", "up", "available", "pass", "valid"), _GOOD),
-    **dict.fromkeys(("starting", "waiting", "stopping", "restarting", "indeterminate", "late", "defer"), _BUSY),
-    **dict.fromkeys(
-        ("parked", "failed", "dead", "lost", "refused", "deny", "denied", "unreachable", "down", "revoked"), _BAD
-    ),
+_WORDS = {
+    "green": "running alive placed permit up available pass valid",
+    "yellow": "starting waiting stopping restarting indeterminate late defer overloaded",
+    "red": "parked failed dead hung partitioned lost refused deny denied unreachable down revoked",
 }
+_STYLES = {word: style for style, words in _WORDS.items() for word in words.split()}
 
 
 def _cell(value: object) -> str:

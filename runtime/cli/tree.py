@@ -64,7 +64,7 @@ def lines(
     width = max((len(child.name) for child in view.children), default=0)
     for position, child in enumerate(view.children):
         last = position == len(view.children) - 1
-        yield f"{'└─' if last else '├─'} {child.name.ljust(width)}  {_child(child)}", child.state.value
+        yield f"{'└─' if last else '├─'} {child.name.ljust(width)}  {_child(child)}", _colour(child)
         under = (inside or {}).get(child.name)
         indent = "   " if last else "│  "
         if isinstance(under, str):
@@ -73,11 +73,17 @@ def lines(
             inner = max((len(actor.name) for actor in under.children), default=0)
             for place, actor in enumerate(under.children):
                 branch = "└─" if place == len(under.children) - 1 else "├─"
-                yield f"{indent}{branch} {actor.name.ljust(inner)}  {_child(actor)}", actor.state.value
+                yield f"{indent}{branch} {actor.name.ljust(inner)}  {_child(actor)}", _colour(actor)
+
+
+def _colour(child: ChildView) -> str:
+    return (child.verdict or child.state).value
 
 
 def _child(child: ChildView) -> str:
     parts = [child.state.value]
+    if child.verdict is not None:
+        parts.append(child.verdict.value)
     if child.restarts:
         parts.append(f"{child.restarts} restart{'s' if child.restarts != 1 else ''}")
     if child.last_exit:
