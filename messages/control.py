@@ -182,9 +182,14 @@ class PlaceBody(Record, frozen=True):
 
 
 class InstanceBody(Record, frozen=True):
-    """P 2.9.3. Without `instance_id` only `status` is answered, with a listing. Offsets and `limit` are for `logs`."""
+    """P 2.9.3. Without `instance_id` only `status` is answered, with a listing. Offsets are for `logs`.
+
+    `epoch` binds a start, stop or unload to one life of the instance: for another it is refused (`stale_epoch`), so an
+    order that comes late cannot take down what was placed since.
+    """
 
     instance_id: str | None = None
+    epoch: Epoch | None = None
     grace_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] | None = None
     include_departed: bool = False
     stdout_offset: int | None = None

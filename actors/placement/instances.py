@@ -104,6 +104,7 @@ class Instances:
         grace_s = (DEFAULT_GRACE_MS if grace_ms is None else grace_ms) / 1000 if method.is_teardown else 0.0
         body = InstanceBody(
             instance_id=held.record.instance_id,
+            epoch=held.record.epoch if method.mutates else None,
             grace_ms=grace_ms,
             stdout_offset=order.stdout_offset,
             stderr_offset=order.stderr_offset,

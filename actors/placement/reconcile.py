@@ -57,7 +57,7 @@ async def reconcile(core: Core, ctx: Context, dispatch: Dispatch) -> Settlement:
             dispatch.node_id,
             Method.UNLOAD,
             UnloadedResult,
-            body=InstanceBody(instance_id=row.instance_id),
+            body=InstanceBody(instance_id=row.instance_id, epoch=row.epoch),
             decision_id=dispatch.decision_id,
         )
         if not isinstance(gone, CallAccepted) and not _unknown_instance(gone):

@@ -286,6 +286,8 @@ class ScriptedAgent(Actor[ControlCall | Beat]):
         row = self.node.rows.get(body.instance_id or "")
         if row is None:
             raise Rejected(RefusalCode.UNKNOWN_INSTANCE, f"{body.instance_id} is not here")
+        if body.epoch is not None and body.epoch != row.epoch:
+            raise Rejected(RefusalCode.STALE_EPOCH, f"{body.instance_id} has epoch {row.epoch}, not {body.epoch}")
         return row
 
     def start(self, request: ControlRequest, body: InstanceBody, ctx: Context) -> dict[str, Any]:

@@ -200,6 +200,26 @@ def test_an_instance_that_its_node_does_not_know_is_cleared_by_a_fence(two, plac
     assert two.place(pin="attic").placed.epoch >= two.nodes["attic"].floors[placed.slot]
 
 
+@pytest.mark.parametrize("verb", ["stop", "unload"])
+def test_an_order_that_comes_late_cannot_take_down_a_newer_life(two, placed, verb):
+    late = []
+
+    def delay(envelope):
+        if not late and envelope.to == "attic/agent" and getattr(envelope.message, "method", "") == f"workload.{verb}":
+            late.append(envelope)
+            return True
+        return False
+
+    two.world.lose(delay, 1)
+    assert two.verb_code(verb, placed.instance_id)[0] == "call_indeterminate"
+    two.verb("unload", placed.instance_id)
+    again = two.place(pin="attic").placed
+    assert again.instance_id == placed.instance_id
+    two.world.post(late[0])
+    two.world.run_idle()
+    assert two.nodes["attic"].rows[again.instance_id].lifecycle == "running"
+
+
 # listing
 
 
