@@ -20,6 +20,8 @@ from runtime.cluster.toml import KeyPath, fault_at, parse_toml, read_text
 
 FORMAT = 1
 DEFAULT_WITHIN_S = 10.0
+ORPHAN_AFTER_S = 30.0
+"""What a player that was killed leaves running ends by itself; a scenario that sets times says how soon."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3_600)]
 
@@ -75,7 +77,7 @@ class ClusterPart(Part, frozen=True):
 
     nodes: tuple[NodeSettings, ...]
     policy: Policy | None = None
-    times: Times = Times()
+    times: Times = Times(orphan_after_s=ORPHAN_AFTER_S)
     restarts: Restarts = Restarts()
 
 

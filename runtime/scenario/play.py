@@ -6,6 +6,7 @@ down, whatever happened before.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def play(scenario: Scenario, base: Path, story: Story, *, keep: bool = False) ->
     """Play it once. `base`: the folder that the packages' folders are relative to."""
     result = Result(scenario)
     story.title(scenario.title)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end in order, as by Ctrl-C
     stage = Stage(scenario)
     try:
         try:

@@ -41,16 +41,20 @@ class Stage:
         self._root: subprocess.Popen[bytes] | None = None
         self._alive = AlivePipe()
         self._shared_before = shared_memory()
-        part = scenario.cluster
-        self.cluster: Cluster = init_cluster(
-            self.folder / "cluster",
-            part.nodes,
-            name="scenario",
-            times=part.times,
-            restarts=part.restarts,
-            policy=None if part.policy is None else policy_toml(part.policy),
-        )
         self.packages: dict[str, Path] = {}
+        part = scenario.cluster
+        try:
+            self.cluster: Cluster = init_cluster(
+                self.folder / "cluster",
+                part.nodes,
+                name="scenario",
+                times=part.times,
+                restarts=part.restarts,
+                policy=None if part.policy is None else policy_toml(part.policy),
+            )
+        except BaseException:
+            self.close(keep=False)
+            raise
 
     def make_package(self, part: PackagePart, base: Path) -> Manifest:
         """Pack, sign and, if the scenario says so, tamper with a package. Raises `PackageFault`."""
