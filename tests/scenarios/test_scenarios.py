@@ -1,38 +1,61 @@
-"""The scenarios of the project, played on real processes as a user plays them."""
+"""The scenarios of the project, played on real processes as a user plays them, side by side."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+PASSING = ["first-light.toml", "hard-knocks.toml"]
+LIMIT_S = 120
+Played = Callable[[str], tuple[int, Any]]
+
+pytestmark = pytest.mark.timeout(150)
 
 
-def run(name: str) -> tuple[int, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "runtime.cli", "scenario", "run", str(SCENARIOS / name), "--json"],
-        capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def played() -> Iterator[Played]:
+    """Exit code and document of a scenario that was started with the first one asked for."""
+    with ExitStack() as stack:
+        running = {
+            name: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "runtime.cli", "scenario", "run", str(SCENARIOS / name), "--json"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for name in (*PASSING, "caught.toml")
+        }
+        for player in running.values():
+            stack.callback(player.terminate)
+
+        def result(name: str) -> tuple[int, Any]:
+            out, err = running[name].communicate(timeout=LIMIT_S)
+            assert err == ""
+            return running[name].returncode, json.loads(out)
+
+        yield result
 
 
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("name", ["first-light.toml", "hard-knocks.toml"])
-def test_a_scenario_that_must_pass_passes(name: str) -> None:
-    code, told = run(name)
+@pytest.mark.parametrize("name", PASSING)
+def test_a_scenario_that_must_pass_passes(played: Played, name: str) -> None:
+    code, told = played(name)
     assert told["failures"] == []
     assert (code, told["verdict"], told["as_expected"]) == (0, "pass", True)
 
 
-@pytest.mark.timeout(150)
-def test_a_scenario_that_must_fail_is_caught_for_the_right_reason() -> None:
-    code, told = run("caught.toml")
+def test_a_scenario_that_must_fail_is_caught_for_the_right_reason(played: Played) -> None:
+    code, told = played("caught.toml")
     assert (code, told["verdict"], told["as_expected"]) == (0, "fail", True)
     assert len(told["failures"]) == 1
     assert "it was" in told["failures"][0]
