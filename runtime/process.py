@@ -157,13 +157,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with lock_state(cluster, given.name):
             process = Process(cluster, given.name, pulse)
             process.open_offices()
-            return process.run(lambda: _supervisor(cluster, given.name, given.life))
+            return process.run(lambda: process_supervisor(cluster, given.name, given.life))
     except (ClusterFault, ListenFault) as fault:
         print(f"{given.name}: {fault}", file=sys.stderr, flush=True)
         return CONFIG_EXIT
 
 
-def _supervisor(cluster: Cluster, name: str, life: int) -> Supervisor:
+def process_supervisor(cluster: Cluster, name: str, life: int = 0) -> Supervisor:
+    """The supervisor of one process's actors, as `main` starts it."""
     from actors.supervision.policy import Intensity
     from runtime.roles import PROCESSES, children_of
 

@@ -6,7 +6,8 @@ import pwd
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from actors.actor import Actor
 from actors.supervision.policy import ChildSpec
@@ -23,8 +24,26 @@ PROCESSES = "processes"
 """The port of whoever supervises processes."""
 
 
+Part = TypeVar("Part")
+
+
+class Once(Generic[Part]):
+    """A part that several actors share: made by the first of them that starts, whichever thread that is."""
+
+    def __init__(self, make: Callable[[], Part]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._made: list[Part] = []
+
+    def __call__(self) -> Part:
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+
 def children_of(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
-    """The actors of `entry`, in start order: ports first, then who uses them."""
+    """The actors of `entry`, in start order: ports first, then who uses them. Nothing is made before it starts."""
     return _ROLES[entry.role](cluster, entry)
 
 
@@ -74,7 +93,7 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from runtime.ports.store import FileStore
 
     state, times = cluster.state_dir(entry.name), cluster.times
-    content = ContentStore(state / "blobs")
+    content = Once(lambda: ContentStore(state / "blobs"))
     blobs = Address(f"{entry.name}/blobs")
 
     def plane() -> PlacementControlPlane:
@@ -97,7 +116,7 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
-        _port(cluster, entry, "blobs", lambda: Blobs(content)),
+        _port(cluster, entry, "blobs", lambda: Blobs(content())),
         _actor(cluster, entry, "packages", lambda: PackageServer(blobs, read_trust(cluster.trust_file))),
         _actor(cluster, entry, "plane", plane),
     ]
@@ -117,8 +136,8 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from runtime.processes.exits import ExitWatch
 
     state, times = cluster.state_dir(entry.name), cluster.times
-    exits = ExitWatch(traceback.print_exception)
-    content = ContentStore(state / "blobs")  # one a process: a second would clear what the first is writing
+    exits = Once(lambda: ExitWatch(traceback.print_exception))
+    content = Once(lambda: ContentStore(state / "blobs"))  # a second would clear what the first is writing
 
     def agent() -> NodeAgent:
         settings = AgentSettings(
@@ -141,13 +160,13 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     def launcher() -> Launcher:
         account = cluster.nodes[entry.name].run_as
         if account is None or account == "root":
-            return Launcher(state / "instances", content.materialise, exits, root_allowed=account == "root")
+            return Launcher(state / "instances", content().materialise, exits(), root_allowed=account == "root")
         user = pwd.getpwnam(account)
-        return Launcher(state / "instances", content.materialise, exits, user=(user.pw_uid, user.pw_gid))
+        return Launcher(state / "instances", content().materialise, exits(), user=(user.pw_uid, user.pw_gid))
 
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
-        _port(cluster, entry, "blobs", lambda: Blobs(content)),
+        _port(cluster, entry, "blobs", lambda: Blobs(content())),
         _port(cluster, entry, "launcher", launcher),
         _port(cluster, entry, "probe", MachineProbe),
         _gate_child(cluster, entry),
@@ -190,10 +209,11 @@ def process_command(cluster: Cluster) -> Callable[[StartProcess], list[str]]:
 def process_child(cluster: Cluster, entry: ProcessEntry, *, on_demand: bool = False) -> ProcessChild:
     """A process as its supervisor sees it."""
     times = cluster.times
+    turns = 3 if entry.role is Role.NODE else 1  # a node stops its actors and then its edges process, or kills it
     spec = ChildSpec(
         name=entry.name,
         start_timeout_s=times.start_timeout_s,
-        shutdown_timeout_s=times.stop_timeout_s,
+        shutdown_timeout_s=turns * times.stop_timeout_s,
         on_demand=on_demand,
     )
     return ProcessChild(spec, entry.role.value, times.hung_after_s)

@@ -22,6 +22,7 @@ from runtime.processes.spawn import check_child_signal
 from runtime.roles import PROCESSES, process_child, process_command
 
 ROOT = Role.ROOT.value
+PORT = Address(f"{ROOT}/{PROCESSES}")
 VIEW_EVERY_S = 0.25
 
 
@@ -37,8 +38,7 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
         handle_signals(pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         root = Process(cluster, ROOT, pulse)
         root.open_offices()
-        processes = Address(f"{ROOT}/{PROCESSES}")
-        root.world.spawn(processes, lambda: Processes(process_command(cluster)))
+        root.world.spawn(PORT, lambda: Processes(process_command(cluster)))
 
         def look() -> float | None:
             if on_tree is None:
@@ -47,16 +47,17 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
                 on_tree(root.world.main.ask(root.supervisor, ShowChildren(), timeout_s=1.0))
             return VIEW_EVERY_S
 
-        return root.run(lambda: _root(cluster, processes), on_wait=look)
+        return root.run(lambda: root_supervisor(cluster), on_wait=look)
 
 
-def _root(cluster: Cluster, processes: Address) -> Supervisor:
+def root_supervisor(cluster: Cluster) -> Supervisor:
+    """The supervisor of the cluster's processes on this host, as `run` starts it."""
     times, restarts = cluster.times, cluster.restarts
     children = [process_child(cluster, entry) for entry in cluster.supervised]
     return Supervisor(
         ROOT,
         children,
-        processes=processes,
+        processes=PORT,
         beat_s=times.beat_s,
         intensity=Intensity(restarts=restarts.intensity, period_s=restarts.period_s),
         backoff=Backoff(first_s=restarts.backoff_first_s, ceiling_s=restarts.backoff_ceiling_s),

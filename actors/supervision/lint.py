@@ -16,10 +16,15 @@ from messages.supervision import Restart, Spent, Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A supervisor as it would be started. `spec` is its own place under the supervisor above, None for the root."""
+    """A supervisor as it would be started. `spec` is its own place under the supervisor above, None for the root.
+
+    `actors`: the children that are threads of its process. Such a one cannot be killed: when it does not stop in
+    time, the process ends with it, at once.
+    """
 
     name: str
     children: tuple[ChildSpec | Tree, ...]
+    actors: frozenset[str] = frozenset()
     spec: ChildSpec | None = None
     strategy: Strategy = Strategy.ONE_FOR_ONE
     intensity: Intensity = field(default_factory=Intensity)
@@ -29,7 +34,7 @@ class Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Of one supervisor, with those below it.
+    """Of one supervisor, with those below it. `spent` says whether it fails or parks a child when it gives up.
 
     `lives`: the most a leaf below can live before this supervisor fails or parks, its first included; `gives_up_s`:
     the least time until then, None when the back-off is so slow that the budget is never spent; `shutdown_s`: the
@@ -38,6 +43,7 @@ class Bounds:
 
     name: str
     depth: int
+    spent: Spent
     lives: int
     gives_up_s: float | None
     shutdown_s: float
@@ -56,7 +62,7 @@ def lint(tree: Tree, depth: int = 0) -> Iterator[Bounds]:
         spec = child.spec if isinstance(child, Tree) else child
         if spec is None:
             raise ValueError(f"supervisor {child.name!r} is below {tree.name!r} and has no child specification")
-        shutdown_s += spec.shutdown_timeout_s + KILL_PATIENCE_S
+        shutdown_s += spec.shutdown_timeout_s + (0 if child.name in tree.actors else KILL_PATIENCE_S)
         inner = direct.get(child.name)
         if inner is not None and spec.shutdown_timeout_s < inner.shutdown_s:
             findings.append(
@@ -69,11 +75,17 @@ def lint(tree: Tree, depth: int = 0) -> Iterator[Bounds]:
                 f"{child.name!r} can fail for ever: its back-off never lets {tree.intensity.restarts + 1} failures "
                 f"into {tree.intensity.period_s:g} s"
             )
-    if tree.intensity.restarts == 0 and tree.spent is Spent.ESCALATE:
-        findings.append("no restart is allowed: the first failure ends this supervisor")
+    if gives_up_s is None and tree.spent is Spent.PARK:
+        findings.append(
+            f"its budget can never be spent, so no child is ever parked: the back-off never lets "
+            f"{tree.intensity.restarts + 1} failures into {tree.intensity.period_s:g} s"
+        )
+    if tree.spec is None and tree.intensity.restarts == 0 and tree.spent is Spent.ESCALATE:
+        findings.append("no restart is allowed: the first failure ends everything")
     yield Bounds(
         name=tree.name,
         depth=depth,
+        spent=tree.spent,
         lives=lives,
         gives_up_s=gives_up_s,
         shutdown_s=shutdown_s,

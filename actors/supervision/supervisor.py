@@ -9,13 +9,14 @@ actor then crashes, the process ends, and the root starts it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from actors.actor import Actor, AskFailed, Context, Procedure
+from actors.supervision.lint import Tree
 from actors.supervision.policy import (
     Backoff,
     ChildSpec,
@@ -125,14 +126,10 @@ class Supervisor(Actor[SupervisorMessage]):
         self._root = root
         self._processes = processes
         self._beat_s = beat_s
-        self._rules: Callable[[Context], Supervision] = lambda ctx: Supervision(
-            [child.spec for child in children],
-            random=ctx.random.random,
-            strategy=strategy,
-            intensity=intensity,
-            backoff=backoff,
-            spent=spent,
-        )
+        self._strategy = strategy
+        self._intensity = intensity or Intensity()
+        self._backoff = backoff or Backoff()
+        self._spent = spent
         self._supervision: Supervision
         self._timer = 0
         self._lives: dict[str, int] = {}
@@ -144,8 +141,28 @@ class Supervisor(Actor[SupervisorMessage]):
         self._unlinked: set[str] = set()
         self._told_ready = False
 
+    def plan(self, below: Mapping[str, Tree], spec: ChildSpec | None = None) -> Tree:
+        """What would be started, for the lint. `below`: supervisors by the name of the child that each is."""
+        return Tree(
+            name=self._name,
+            children=tuple(below.get(name, child.spec) for name, child in self._children.items()),
+            actors=frozenset(name for name, child in self._children.items() if isinstance(child, ActorChild)),
+            spec=spec,
+            strategy=self._strategy,
+            intensity=self._intensity,
+            backoff=self._backoff,
+            spent=self._spent,
+        )
+
     def started(self, ctx: Context) -> None:
-        self._supervision = self._rules(ctx)
+        self._supervision = Supervision(
+            [child.spec for child in self._children.values()],
+            random=ctx.random.random,
+            strategy=self._strategy,
+            intensity=self._intensity,
+            backoff=self._backoff,
+            spent=self._spent,
+        )
         if self._root is not None:
             ctx.watch_peer(_process_of(self._root))
         for name, child in self._children.items():

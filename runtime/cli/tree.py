@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
-from runtime.cli.output import print_document, style_of
+import typer
+
+from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
+from runtime.cli.output import ExitCode, print_document, print_table, style_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from messages.supervision import ChildView, SupervisorView
     from runtime.client import Client
+    from runtime.cluster import Cluster
 
 app = verbs()
 _TIMEOUT_S = 3.0
 
 
 @app.command()
-def tree(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """The tree of supervisors: processes, and the actors inside each.
+def tree(
+    *,
+    lint: Annotated[
+        bool, typer.Option("--lint", help="What it can cost to restart and to stop, told without starting anything.")
+    ] = False,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> ExitCode:
+    """The tree of supervisors: processes, and the actors inside each. With --lint, ends with 1 when there are findings.
 
     \b
     Examples:
       sennit tree
-      sennit tree --json
+      sennit tree --lint
     """
+    if lint:
+        return _lint(open_cluster(cluster), as_json)
     from messages.base import Address
     from messages.supervision import ShowChildren
 
@@ -35,8 +48,44 @@ def tree(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         inside = {child.name: _inside(client, child.name) for child in view.children}
     if as_json:
         print_document({"cluster": found.name, "root": view, "processes": inside})
-        return
-    show_tree(found.name, view, inside)
+    else:
+        show_tree(found.name, view, inside)
+    return ExitCode.DONE
+
+
+def _lint(cluster: Cluster, as_json: bool) -> ExitCode:
+    from messages.supervision import Spent
+    from runtime.bounds import bounds_of
+
+    bounds = bounds_of(cluster)
+    findings = [f"{one.name}: {text}" for one in bounds for text in one.findings]
+    if as_json:
+        rows = [asdict(one) for one in bounds]
+        whole = bounds[0].shutdown_s
+        print_document({"cluster": cluster.name, "shutdown_s": whole, "findings": findings, "supervisors": rows})
+        return ExitCode.DIFFERS if findings else ExitCode.DONE
+    print_table(
+        ("supervisor", "lives at most", "gives up after", "and then", "stops within"),
+        [
+            (
+                "  " * one.depth + one.name,
+                one.lives,
+                _time(one.gives_up_s),
+                "parks the child" if one.spent is Spent.PARK else "fails",
+                f"{one.shutdown_s:g} s",
+            )
+            for one in bounds
+        ],
+    )
+    print("\nAt worst: lives of one child until then when each fails at once, all stops slow and every kill needed.")
+    print("\n".join(f"! {finding}" for finding in findings) or "nothing found")
+    return ExitCode.DIFFERS if findings else ExitCode.DONE
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return f"{seconds:.1f} s" if seconds else "the first failure"
 
 
 def show_tree(cluster: str, view: SupervisorView, inside: dict[str, SupervisorView | str] | None = None) -> None:

@@ -61,7 +61,7 @@ class Times(Settings, frozen=True):
     start_timeout_s: Seconds = 10.0
     """A started process must be ready by then."""
     stop_timeout_s: Seconds = 10.0
-    """A stopped process must be gone by then, or its group is killed."""
+    """A stopped process must be gone by then (a node, with its edges process: three times that), or is killed."""
     gate_timeout_s: Seconds = 5.0
     """A judgement of the gate, its chain record included."""
     call_timeout_s: Seconds = 10.0
