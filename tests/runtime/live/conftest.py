@@ -48,13 +48,17 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, what: str = ""
     while time.monotonic() < deadline:
         try:
             last = condition()
-        except AskFailed as failed:
+        except (AskFailed, NotYet) as failed:
             last = failed
         else:
             if last:
                 return last
         _never.wait(_POLL_S)  # leave the processor to those who are waited for
     raise AssertionError(f"not within {limit_s:g} s{': ' + what if what else ''}; last seen: {last!r}")
+
+
+class NotYet(Exception):
+    """What a condition of `until` saw instead of what it waits for."""
 
 
 class Life:
@@ -217,11 +221,12 @@ class Live:
     def wait_instance(self, instance: str, condition: Callable[[InstanceLine], bool] = lambda _: True) -> InstanceLine:
         """Until it runs on a node that answers, and the condition holds."""
 
-        def seen() -> InstanceLine | None:
-            for line in self.ask(PLANE, ListInstances()).instances:
+        def seen() -> InstanceLine:
+            lines = self.ask(PLANE, ListInstances())
+            for line in lines.instances:
                 if line.instance_id == instance and line.reachable and line.state == "running" and condition(line):
                     return line
-            return None
+            raise NotYet(lines)
 
         return until(seen, what=f"{instance} runs")
 
@@ -229,8 +234,8 @@ class Live:
         return self.ask(PLANE, InstanceOrder(method=method.value, instance=instance), timeout_s).result
 
     def unload(self, instance: str) -> None:
-        self.order(Method.STOP, instance)
-        self.order(Method.UNLOAD, instance)
+        for method in (Method.STOP, Method.UNLOAD):
+            until(lambda method=method: self.order(method, instance), what=f"{method} {instance}")
 
     def check_serves(self) -> None:
         """Place, look, read output, stop and unload: the whole way through every process."""
