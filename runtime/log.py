@@ -11,9 +11,21 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from loguru import logger
+
+def _spare_asyncio() -> None:
+    """loguru asks asyncio whether a loop runs, for sinks that are coroutines. None of ours is, no process of ours has
+    a loop, and asyncio with its TLS costs each of them 4 MB and a quarter of its start. So it is told: no loop.
+    """
+    loops = ModuleType("loguru._asyncio_loop")
+    vars(loops).update(get_running_loop=lambda: None, get_task_loop=lambda _: None)
+    sys.modules.setdefault(loops.__name__, loops)
+
+
+_spare_asyncio()
+from loguru import logger  # noqa: E402
 
 if TYPE_CHECKING:
     from loguru import Record
