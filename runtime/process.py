@@ -8,13 +8,11 @@ its supervisor fails, and then says why on standard error.
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from actors.actor import Actor
@@ -34,6 +32,7 @@ from runtime.office.listen import ListenFault
 from runtime.office.office import PostOffice
 from runtime.processes.alive_pipe import watch_parent
 
+USAGE_EXIT = 64
 FAILED_EXIT = 70
 CONFIG_EXIT = 78
 ROOT, OPERATOR = Role.ROOT.value, Role.OPERATOR.value
@@ -143,23 +142,24 @@ def handle_signals(pulse: Pulse, *ending: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime.process", description="One process of a sennit cluster.")
-    parser.add_argument("name")
-    parser.add_argument("--cluster", required=True, type=Path)
-    parser.add_argument("--life", type=int, default=0, help="which life of the process this is, told to the root")
-    given = parser.parse_args(arguments)
+    match sys.argv[1:] if arguments is None else arguments:
+        case [name, "--cluster", folder, "--life", count] if count.isdigit():
+            life = int(count)
+        case _:  # argparse would cost every start its 10 ms, and supervisors are the only callers
+            print("usage: python -m runtime.process NAME --cluster DIR --life N", file=sys.stderr)
+            return USAGE_EXIT
     pulse = Pulse()
     watch_parent(os.environ, lambda: pulse.beat(TERM))
     handle_signals(pulse, signal.SIGTERM)
     try:
-        cluster = load_cluster(given.cluster)
-        cluster.process(given.name)
-        with lock_state(cluster, given.name):
-            process = Process(cluster, given.name, pulse)
+        cluster = load_cluster(folder)
+        cluster.process(name)
+        with lock_state(cluster, name):
+            process = Process(cluster, name, pulse)
             process.open_offices()
-            return process.run(lambda: process_supervisor(cluster, given.name, given.life))
+            return process.run(lambda: process_supervisor(cluster, name, life))
     except (ClusterFault, ListenFault) as fault:
-        print(f"{given.name}: {fault}", file=sys.stderr, flush=True)
+        print(f"{name}: {fault}", file=sys.stderr, flush=True)
         return CONFIG_EXIT
 
 

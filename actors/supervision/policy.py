@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from messages.supervision import (
     AutoShutdown,
     ChildState,
@@ -41,8 +43,7 @@ _ALIVE = (ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING)
 _PLANNED = (ChildState.WAITING, ChildState.PARKED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
+class Backoff(Struct, frozen=True, kw_only=True):
     """The n-th failure in a row waits `first_s * factor**(n-1)`, at most `ceiling_s`, less up to `jitter` of itself.
 
     A child that was ready for `quiet_s` starts again from the first step.
@@ -68,8 +69,7 @@ class Backoff:
         return min(self.first_s * self.factor**steps, self.ceiling_s) * (1 - self.jitter * luck)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intensity:
+class Intensity(Struct, frozen=True, kw_only=True):
     """The restart budget: `restarts` failures within `period_s` seconds are forgiven, the next one is not."""
 
     restarts: int = 5
@@ -80,8 +80,7 @@ class Intensity:
             raise ValueError(f"{self}: restarts must be >= 0 and period_s > 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChildSpec:
+class ChildSpec(Struct, frozen=True, kw_only=True):
     """One child. Not ready within `start_timeout_s`, or alive `shutdown_timeout_s` after a stop: killed.
 
     `on_demand`: it stays stopped until `start_child`.
@@ -96,54 +95,47 @@ class ChildSpec:
     backoff: Backoff | None = None
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start this life of the child, then say `started` when it is ready or `exited` when it ended."""
 
     name: str
     incarnation: int
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Ask the child to end; a `Kill` follows after `timeout_s` if it does not."""
 
     name: str
     timeout_s: float
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """End the child and all it started, without asking."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """Call `tick` at this monotonic time. Replaces the time asked for before."""
 
     at_s: float
 
 
-@dataclass(frozen=True)
-class Park:
+class Park(Struct, frozen=True):
     """The child spent its budget; it is tried again at the back-off ceiling. To be shown, not carried out."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Escalate:
+class Escalate(Struct, frozen=True):
     """All children are gone and the supervisor fails. `left_behind`: children that outlived their kill."""
 
     reason: str
     left_behind: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """All children are gone, in order."""
 
     reason: str

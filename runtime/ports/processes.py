@@ -20,7 +20,9 @@ from runtime.processes.spawn import ProcessHandle, SpawnFailed, spawn
 
 
 class Processes(Actor[ProcessesMessage]):
-    """`command` gives the argument vector of a process; `environment` is what every one of them gets."""
+    """`command` gives the argument vector of a process; `environment` is what every one of them gets, by default ours
+    made fit for them.
+    """
 
     mailbox: ClassVar = ProcessesMessage
 
@@ -30,7 +32,7 @@ class Processes(Actor[ProcessesMessage]):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._command = command
-        self._environment = dict(os.environ if environment is None else environment)
+        self._environment = dict(_fit(os.environ) if environment is None else environment)
         self._running: dict[str, tuple[ProcessHandle, int]] = {}
 
     def started(self, ctx: Context) -> None:
@@ -90,3 +92,11 @@ class Processes(Actor[ProcessesMessage]):
 
     def state(self) -> object:
         return {name: {"pid": handle.pid, "life": life} for name, (handle, life) in list(self._running.items())}
+
+
+def _fit(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without bytecode a process would compile every module at each restart, a second of work; and a heap for each of
+    its threads would cost it megabytes.
+    """
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"MALLOC_ARENA_MAX": "2"} | kept
