@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.cluster import Cluster, SecretSeed, init_cluster
+from runtime.leftovers import Found, kill_all, process_named, processes_of, shared_memory, sockets_in
 from runtime.packages.directory import pack, sign
 from runtime.processes.alive_pipe import PARENT_FD, AlivePipe
 from runtime.scenario.format import Check, PackagePart, Scenario, SignedBy
-from runtime.scenario.leftovers import Found, kill_all, process_named, processes_of, shared_memory, sockets_in
 from runtime.scenario.toml_text import policy_toml
 
 if TYPE_CHECKING:

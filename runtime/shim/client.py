@@ -280,7 +280,7 @@ def sweep(state: Mapping[str, Any]) -> None:
     if state["boot_id"] != proc.boot_id():
         return  # another boot: nothing of it can be left
     deadline = time.monotonic() + SWEEP_TIMEOUT_S
-    while left := _stragglers(state):
+    while left := stragglers(state):
         pidfds = [fd for one in left if (fd := proc.open_same(one.pid, one.start_ticks, state["boot_id"])) is not None]
         for pidfd in pidfds:
             try:
@@ -379,7 +379,7 @@ def _connect(control: socket.socket, run: Path) -> None:
         os.close(folder)
 
 
-def _stragglers(state: Mapping[str, Any]) -> list[proc.Stat]:
+def stragglers(state: Mapping[str, Any]) -> list[proc.Stat]:
     everyone = proc.processes()
     now = {one.pid: one.start_ticks for one in everyone}
     # A number that a later process bears now says nothing about sessions and groups of that number

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from runtime.cli.main import run
-from runtime.scenario.leftovers import kill_all, processes_of
+from runtime.leftovers import kill_all, processes_of
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 60

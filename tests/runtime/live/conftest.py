@@ -26,9 +26,9 @@ from messages.system import GetState
 from runtime.client import Client
 from runtime.cluster import Cluster, init_cluster
 from runtime.cluster.settings import Restarts, Times
+from runtime.leftovers import Found, kill_all, processes_of, sockets_in
 from runtime.packages.directory import pack, sign
 from runtime.processes import proc
-from runtime.scenario.leftovers import Found, kill_all, processes_of, sockets_in
 
 REPOSITORY = Path(__file__).parents[3]
 SUPERVISOR = Address("root/supervisor")
