@@ -70,13 +70,14 @@ class Instances:
         await check_instance(core, ctx, record, method)
         payload = {"phase": "request", "instance_id": record.instance_id, "node": record.node_id}
         decision_id = await append(core, ctx, method.value, payload)
+        before = held.unloading
         if method is not Method.STOP:
             held = await self._intend(ctx, held, unloading=method is Method.UNLOAD)
         outcome = await self._send(ctx, held, method, order, decision_id)
         if isinstance(outcome, CallIndeterminate):
             outcome = await self._reconcile(ctx, held, method, outcome)
         if method is Method.UNLOAD:
-            outcome = await self._unloaded(ctx, held, outcome)
+            outcome = await self._unloaded(ctx, held, outcome, before)
         return self._result(held, outcome)
 
     async def _intend(self, ctx: Context, held: Held, *, unloading: bool) -> Held:
@@ -149,7 +150,7 @@ class Instances:
             return CallAccepted({"instance_id": instance, "reconciled": f"the node reports {row.status.state.value}"})
         return CallIndeterminate(f"{outcome.reason}; the node reports {row.status.state.value}")
 
-    async def _unloaded(self, ctx: Context, held: Held, outcome: CallOutcome[Any]) -> CallOutcome[Any]:
+    async def _unloaded(self, ctx: Context, held: Held, outcome: CallOutcome[Any], before: bool) -> CallOutcome[Any]:
         """After an unload the placement goes; also when its node, fenced, knows nothing of it."""
         if isinstance(outcome, CallAccepted):
             await drop(self.core, ctx, held, "unloaded by order")
@@ -160,7 +161,7 @@ class Instances:
         ):
             return CallAccepted({"unloaded": held.record.instance_id, "reconciled": "its node did not know it"})
         elif not isinstance(outcome, CallIndeterminate):
-            self._replace(held, unloading=False)  # it certainly did not happen
+            self._replace(held, unloading=before)  # this one certainly did not happen; an earlier one still may
         return outcome
 
     def _result(self, held: Held, outcome: CallOutcome[Any]) -> InstanceResult:
