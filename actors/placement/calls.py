@@ -119,7 +119,7 @@ class Call(Generic[T]):
         except Rejected as rejected:
             return _lost(self._method, f"the answer is not valid: {rejected.refusal.reason}")
         except (msgspec.ValidationError, ValueError) as error:
-            return _lost(self._method, f"the result makes no sense: {error}")
+            return _lost(self._method, f"the result makes no sense: {str(error)[:200]}")
 
 
 def _answered(signed: SignedObject, request: ControlRequest, node: Identity, result: type[T]) -> CallOutcome[T]:
