@@ -10,6 +10,7 @@ envelopes may follow each other in one ZeroMQ message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -27,6 +28,11 @@ WIRE_VERSION = 1
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 32
 MAX_TEXT_BYTES = 512
+MAX_HEADER_BYTES = 64 * 1024
+"""More than any header takes: addresses, tag and the actors that wait."""
+
+UNSAYABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What encoding a message raises that MessagePack cannot carry."""
 
 encode_body = msgspec.msgpack.Encoder().encode
 
@@ -40,7 +46,7 @@ class Kind(IntEnum):
     BEAT = 5
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
+class Failure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The body of a FAILURE: how an ask failed, and the refuser's code and reason."""
 
     failure: AskFailure
@@ -73,10 +79,20 @@ class Envelope:
     route: Any = field(default=None, repr=False)
 
     def encoded(self) -> bytes:
-        """The body as bytes; raises what `msgspec` raises for a message that cannot be said."""
+        """The body as bytes; raises `UNSAYABLE`."""
         if not self.body:
             self.body = encode_body(self.failure if self.kind is Kind.FAILURE else self.message)
         return self.body
+
+
+_NAME = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ADDRESS = re.compile(rf"{_NAME}(\.{_NAME})?(/{_NAME}){{1,2}}", re.ASCII)
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no `process/actor[/child]`; nothing is folded or trimmed. Raises `ValueError`."""
+    if _ADDRESS.fullmatch(address) is None:
+        raise ValueError(f"{address!r} is no address: process/actor[/child], each of small letters, digits, hyphens")
 
 
 def process_of(address: str) -> str:
@@ -128,7 +144,9 @@ failure_decoder = msgspec.msgpack.Decoder(Failure)
 
 
 def pack(envelope: Envelope, sequence: int, incarnation: int, now: float) -> bytes:
-    """The wire form, with the number and the incarnation that the link gives it."""
+    """The wire form, with the number and the incarnation that the link gives it. Raises `UNSAYABLE`."""
+    if len(envelope.to) > MAX_TEXT_BYTES:
+        raise ValueError(f"an address has at most {MAX_TEXT_BYTES} bytes, this one {len(envelope.to)}")
     remaining = -1 if envelope.deadline is None else max(0, round((envelope.deadline - now) * 1000))
     packed: bytes = msgpack.packb(
         [
@@ -155,6 +173,7 @@ _SHAPE = {
 
 
 _TYPES = tuple(_SHAPE.values())
+_WAITING_AT = list(_SHAPE).index("waiting")
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -164,7 +183,9 @@ def unpack(frame: bytes, now: float) -> Iterator[tuple[Envelope, int, int]]:
     Raises `BadFrame`; what came before the bad one was yielded.
     """
     unpacker = msgpack.Unpacker(
-        max_buffer_size=MAX_MESSAGE_BYTES + 1024,
+        list_hook=_flat if len(frame) > MAX_HEADER_BYTES else None,
+        read_size=min(len(frame) or 1, MAX_MESSAGE_BYTES),  # or it takes a megabyte for every frame
+        max_buffer_size=MAX_MESSAGE_BYTES + MAX_HEADER_BYTES,
         max_array_len=max(len(_SHAPE), MAX_WAITING),
         max_map_len=0,
         max_str_len=MAX_TEXT_BYTES,
@@ -177,16 +198,13 @@ def unpack(frame: bytes, now: float) -> Iterator[tuple[Envelope, int, int]]:
         unpacker.feed(frame)
     except msgpack.BufferFull:
         raise BadFrame(f"frame of {len(frame)} bytes is larger than {MAX_MESSAGE_BYTES}") from None
-    while True:
-        start = unpacker.tell()
+    while (start := unpacker.tell()) != len(frame):
         try:
             header = unpacker.unpack()
         except msgpack.OutOfData:
-            if start != len(frame):
-                raise BadFrame(f"{len(frame) - start} trailing bytes are no whole envelope") from None
-            return
+            raise BadFrame(f"{len(frame) - start} trailing bytes are no whole envelope") from None
         except (ValueError, msgpack.UnpackException, RecursionError) as error:
-            raise BadFrame(f"not an envelope: {error}") from None
+            raise BadFrame(f"not an envelope: {str(error) or type(error).__name__}") from None
         if type(header) is not list or tuple(map(type, header)) != _TYPES:
             raise _misshapen(header)
         version, number, to, sender, tag, sequence, incarnation, correlation, remaining, waiting, body = header
@@ -198,14 +216,24 @@ def unpack(frame: bytes, now: float) -> Iterator[tuple[Envelope, int, int]]:
         if waiting and not all(type(address) is str for address in waiting):
             raise BadFrame("waiting of an envelope holds addresses")
         failure = None
-        if kind is Kind.FAILURE:
+        if kind is Kind.ASK:
+            if remaining < 0:
+                raise BadFrame("an ask says how long its asker waits")
+        elif kind is Kind.FAILURE:
             try:
                 failure = failure_decoder.decode(body)
-            except (ValueError, msgspec.MsgspecError) as error:
+            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
                 raise BadFrame(f"not a failure: {error}") from None
         deadline = None if remaining < 0 else now + remaining / 1000
         envelope = Envelope(kind, to, sender, None, body, tag, correlation, deadline, tuple(waiting), failure)
         yield envelope, sequence, incarnation
+
+
+def _flat(array: list[object]) -> list[object]:
+    """Only where an envelope has `waiting` may an array hold another: a byte of nesting costs 60 of memory."""
+    if list in map(type, array[:_WAITING_AT]) or list in map(type, array[_WAITING_AT + 1 :]):
+        raise ValueError("arrays in arrays")
+    return array
 
 
 def _misshapen(header: object) -> BadFrame:

@@ -19,7 +19,8 @@ MAX_BYTES = 64 * 1024 * 1024
 class Mailbox(Generic[Item]):
     """`put*` return True when the owner must be woken, None when nothing was taken: full, or closed for good.
 
-    Ordinary items are bounded in number and bytes, control items in number.
+    Ordinary items are bounded in number and bytes, control items in number; what the kernel itself `must` say (a
+    stop, the end of a watched actor) is always taken.
     """
 
     def __init__(self, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES) -> None:
@@ -35,9 +36,9 @@ class Mailbox(Generic[Item]):
         self._awake = False
         self._lock = Lock()
 
-    def put_control(self, item: Item) -> bool | None:
+    def put_control(self, item: Item, *, must: bool = False) -> bool | None:
         with self._lock:
-            if self.closed or len(self._control) >= self.max_messages:
+            if self.closed or (len(self._control) >= self.max_messages and not must):
                 return None
             self._control.append(item)
             return self._wake()
@@ -50,9 +51,10 @@ class Mailbox(Generic[Item]):
             self._reserved.append(item)
             return self._wake()
 
-    def put(self, item: Item, size: int) -> bool | None:
+    def put(self, item: Item, size: int, *, must: bool = False) -> bool | None:
         with self._lock:
-            if self.closed or len(self._ordinary) >= self.max_messages or self._bytes + size > self.max_bytes:
+            full = len(self._ordinary) >= self.max_messages or self._bytes + size > self.max_bytes
+            if self.closed or (full and not must):
                 return None
             self._ordinary.append((item, size))
             self._bytes += size
