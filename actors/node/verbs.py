@@ -59,6 +59,9 @@ async def act(host: WorkloadHost, ctx: Context, method: Method, body: InstanceBo
     name = _instance_id(body)
     host.instance(name)
     async with ctx.exclusive(("instance", name), timeout_s=host.settings.turn_timeout_s):
+        held = host.instance(name)
+        if body.epoch is not None and body.epoch != held.epoch:  # late: it meant an earlier life of this instance
+            raise Rejected(RefusalCode.STALE_EPOCH, f"{name} has epoch {held.epoch}, the order is for {body.epoch}")
         match method:
             case Method.START:
                 host.check_owed()

@@ -206,7 +206,7 @@ def disturb(cluster, random):
         fate = random.random()
         if fate < 0.1:
             return True
-        if fate < 0.25 and getattr(envelope.message, "method", "") != Method.UNLOAD:
+        if fate < 0.25:
             again[id(envelope)] = envelope
             cluster.world._alarm(cluster.world.now_s + random.uniform(0.1, 30.0), lambda: cluster.world.post(envelope))
             return True
