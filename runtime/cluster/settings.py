@@ -21,6 +21,7 @@ FILE_NAME = "cluster.toml"
 IPC = "ipc"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+FirstBackoff = Annotated[float, msgspec.Meta(gt=0, le=0.1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 
 _TCP = re.compile(r"tcp://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", re.ASCII)
@@ -81,7 +82,7 @@ class Restarts(Settings, frozen=True):
 
     intensity: Count = 5
     period_s: Seconds = 60.0
-    backoff_first_s: Seconds = 0.1
+    backoff_first_s: FirstBackoff = 0.05
     backoff_ceiling_s: Seconds = 10.0
 
 
@@ -139,6 +140,8 @@ def parse_settings(text: str, file: str) -> ClusterSettings:
             taken[endpoint] = f"{process}.{plane}"
     if settings.times.dead_after_s < 2 * settings.times.beat_s:
         raise refuse(("times", "dead_after_s"), "must be at least two beats (beat_s), or one late beat is a death")
+    if settings.restarts.backoff_ceiling_s < settings.restarts.backoff_first_s:
+        raise refuse(("restarts", "backoff_ceiling_s"), "must be at least backoff_first_s, the shortest wait")
     return settings
 
 
