@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,12 +21,15 @@ from messages.system import (
     AskFailure,
     AwaitReady,
     Done,
+    Down,
     ExitKind,
     GetProcess,
     GetState,
     GetStatistics,
     KernelRefusal,
     ListActors,
+    PeerDown,
+    PeerUp,
     Ping,
     Resume,
     StateReport,
@@ -52,6 +56,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from runtime.kernel.world import World
+
+NOTICES = frozenset(map(tag_of, (Down, PeerUp, PeerDown)))
+"""What only the kernel of the same process says, and never refuses for want of room: nobody would ask again."""
 
 TIMERS_KEPT = 64
 """Cancelled timers beyond this and half of the heap are swept out."""
@@ -116,12 +123,12 @@ class Cell:
         self._sweep_at = TIMERS_KEPT
         self._turns: dict[Hashable, deque[tuple[Running, int]]] = {}
         self._ready: deque[Running] = deque()
-        self._last = 0
+        self._last = world.first_number()
         self._starting = False
         self._expecting: list[CellContext] = []
         self._unanswered: dict[CellContext, None] = {}
         self._suspended = False
-        self._tracing: tuple[list[TraceLine], int, CellContext] | None = None
+        self._tracing: tuple[list[TraceLine], int, CellContext, int] | None = None
         self._random: Random | None = None
         self.received = self.answered = self.refused = 0
         self.busy_s = 0.0
@@ -135,6 +142,10 @@ class Cell:
             taken = self.mailbox.put_reserved(envelope)
         elif envelope.tag in SYSTEM_MAIL.types:
             taken = self.mailbox.put_control(envelope)
+        elif envelope.tag in NOTICES:
+            if envelope.route is not None:  # the kernel of another process speaks of its own links and actors only
+                return KernelRefusal.NOT_IN_MAILBOX
+            taken = self.mailbox.put(envelope, len(envelope.body), must=True)
         else:
             taken = self.mailbox.put(envelope, len(envelope.body))
         if taken is None:
@@ -151,8 +162,8 @@ class Cell:
         self._interrupt(TIMER)
 
     def _interrupt(self, item: Sentinel) -> None:
-        put = self.mailbox.put_control if item is STOP else self.mailbox.put_reserved
-        if put(item):
+        mailbox = self.mailbox
+        if mailbox.put_control(item, must=True) if item is STOP else mailbox.put_reserved(item):
             self.wake()
 
     # from the actor's own thread
@@ -211,8 +222,10 @@ class Cell:
             if self.ended:
                 raise
             self.crashed = True
-            world.log("error", self.address, "the actor crashed", {"exception": error})
-            self.end(ExitKind.CRASHED, f"{type(error).__name__}: {error}")
+            try:
+                world.log("error", self.address, "the actor crashed", {"exception": error})
+            finally:
+                self.end(ExitKind.CRASHED, "".join(format_exception_only(error)).strip())
         else:
             if self._heap:
                 self._schedule()
@@ -338,8 +351,11 @@ class Cell:
         envelope = running.context.envelope
         waiting = (*(envelope.waiting if envelope is not None and envelope.kind is Kind.ASK else ()), self.address)
         if ask.to in waiting or len(waiting) >= MAX_WAITING:
-            cycle = " -> ".join([*waiting[waiting.index(ask.to) if ask.to in waiting else 0 :], ask.to])
-            return AskFailed(AskFailure.WOULD_DEADLOCK, ask.to, "", f"{cycle} would wait for itself")
+            if ask.to not in waiting:
+                reason = f"{len(waiting)} actors would wait in a row, for {' -> '.join(waiting)}"
+            else:
+                reason = f"{' -> '.join([*waiting[waiting.index(ask.to) :], ask.to])} would wait for itself"
+            return AskFailed(AskFailure.WOULD_DEADLOCK, ask.to, "", reason)
         self._last += 1
         number = self._last
         timer = self._timer(ask.timeout_s, lambda: self._timed_out(number))
@@ -459,15 +475,15 @@ class Cell:
         """Close everything in order, answer whoever waits, tell the world. Effects while closing are discarded."""
         if self.ended:
             return
-        if kind is not ExitKind.CRASHED and self.actor is not None:
+        if kind in (ExitKind.NORMAL, ExitKind.SHUTDOWN) and self.actor is not None:
             self.actor.stopped(CellContext(self, None))
         self.ended = True
         died = AskFailed(AskFailure.DIED, self.address, "", reason)
         for running in list(self._procedures):
             try:
                 running.coroutine.close()
-            except RuntimeError as error:
-                self.world.log("warning", self.address, "a procedure waited while it was closed", {"exception": error})
+            except BaseException as error:  # it waited, or raised: the rest is closed all the same
+                self.world.log("warning", self.address, "a procedure failed while it was closed", {"exception": error})
         for context in list(self._unanswered):
             context.fail(died, closing=True)
         for item in self.mailbox.close():
@@ -476,6 +492,7 @@ class Cell:
                     CellContext(self, item).fail(died, closing=True)
                 self.world.dead_letter(item, "died")
         self._procedures.clear()
+        self._ready.clear()
         self._waiting.clear()
         self._timers.clear()
         self._heap.clear()
@@ -493,8 +510,7 @@ class Cell:
                 else:
                     context.reply(Done())
             case GetState():
-                state = msgspec.to_builtins(self.actor.state() if self.actor else {}, str_keys=True)
-                context.reply(StateReport(address=self.address, state=state))
+                self._report_state(context)
             case GetStatistics():
                 context.reply(self.statistics())
             case Suspend():
@@ -509,14 +525,21 @@ class Cell:
                 if self._tracing is not None or not 1 <= count <= 1000:
                     context.refuse(KernelRefusal.BUSY.value, "one trace at a time, of 1..1000 messages")
                     return
-                self._tracing = ([], count, context)
-                self._timer(seconds, self._traced)
+                self._tracing = ([], count, context, self._timer(seconds, self._traced))
             case ListActors():
                 context.reply(self.world.actor_list())
             case GetProcess():
                 context.reply(self.world.process_report())
             case _:
                 raise TypeError(f"not a system message: {message!r}")
+
+    def _report_state(self, context: CellContext) -> None:
+        try:
+            state = msgspec.to_builtins(self.actor.state() if self.actor else {}, str_keys=True)
+        except Exception as error:  # looking at an actor does not end it
+            context.refuse(KernelRefusal.MALFORMED.value, f"its state cannot be told: {error!r}")
+        else:
+            context.reply(StateReport(address=self.address, state=state))
 
     def statistics(self) -> Statistics:
         return Statistics(
@@ -536,7 +559,7 @@ class Cell:
 
     def _trace(self, message: Message, context: CellContext, took_s: float) -> None:
         assert self._tracing is not None
-        lines, count, _ = self._tracing
+        lines, count, *_ = self._tracing
         text = repr(message)[:400]
         lines.append(TraceLine(at_s=self.now, sender=context.sender, message=text, handled_us=round(took_s * 1e6)))
         if len(lines) >= count:
@@ -544,8 +567,9 @@ class Cell:
 
     def _traced(self) -> None:
         if self._tracing is not None:
-            lines, _, context = self._tracing
+            lines, _, context, timer = self._tracing
             self._tracing = None
+            self.cancel(timer)
             context.reply(TraceReport(address=self.address, lines=lines))
 
     def random(self) -> Random:

@@ -6,6 +6,7 @@ pykka's inbox carries wake-ups only; the bounded mailbox with its lanes is the c
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -28,8 +29,13 @@ from runtime.office.office import PostOffice
 
 Log = Callable[[str, str, str, dict[str, Any]], None]
 
+LONGEST_WAIT_S = 3600.0
+"""A timer may lie further ahead than a lock can wait."""
+
 _WAKE = object()
 _SYSTEM_RANDOM = SystemRandom()
+
+os.register_at_fork(after_in_child=pykka.ActorRegistry._actor_refs.clear)  # no thread of them crosses a fork
 
 
 class Shell(pykka.ThreadingActor):
@@ -97,7 +103,7 @@ class Clock:
                 while self._heap and self._heap[0][0] <= now:
                     due.append(heappop(self._heap)[2])
                 if not due:
-                    self._changed.wait(self._heap[0][0] - now if self._heap else None)
+                    self._changed.wait(min(self._heap[0][0] - now, LONGEST_WAIT_S) if self._heap else None)
             for cell in due:
                 cell.timer_due()
 
@@ -109,6 +115,7 @@ class LiveWorld(World):
         super().__init__()
         self.process = NodeName(process)
         self.incarnation = secrets.randbits(63)
+        self._lives = secrets.randbits(30)
         self._log = log
         self._clock = Clock()
         self._offices: dict[str, PostOffice] = {}
@@ -149,8 +156,7 @@ class LiveWorld(World):
         if envelope.kind is Kind.TELL and not office.reaches(process_of(envelope.to)):
             self.dead_letter(envelope, AskFailure.UNREACHABLE.value)
             return False
-        office.post(envelope)
-        return True
+        return office.post(envelope)
 
     def ended(self, cell: Cell, kind: ExitKind, reason: str) -> None:
         super().ended(cell, kind, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from actors.actor import Actor
@@ -21,7 +22,7 @@ from messages.system import (
     ProcessReport,
 )
 from runtime.kernel.cell import Cell
-from runtime.kernel.envelope import Envelope, Failure, Kind, process_of, tag_of
+from runtime.kernel.envelope import Envelope, Failure, Kind, check_address, process_of, tag_of
 
 if TYPE_CHECKING:
     from random import Random
@@ -36,6 +37,9 @@ class World(ABC):
         self._watchers: dict[Address, list[Address]] = {}
         self._peer_watchers: dict[NodeName, list[Address]] = {}
         self._peers_up: dict[NodeName, int] = {}
+        self._lives = 0
+        self._lock = RLock()
+        """Over who exists, who watches and who is up: cells of many threads and the offices change them."""
 
     # time and place, given by each world
 
@@ -72,12 +76,23 @@ class World(ABC):
     # actors
 
     def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> Cell:
-        if address in self.cells:
-            raise ValueError(f"{address} exists already")
-        cell = Cell(self, address, factory)
-        self.cells[address] = cell
-        self.launch(cell)
+        check_address(address)
+        with self._lock:
+            if address in self.cells:
+                raise ValueError(f"{address} exists already")
+            cell = self.cells[address] = Cell(self, address, factory)
+        try:
+            self.launch(cell)
+        except BaseException:  # no thread to be had, and nobody to end it
+            del self.cells[address]
+            raise
         return cell
+
+    def first_number(self) -> int:
+        """Where a cell begins to count its asks: no answer to an earlier life of the actor fits one of this life."""
+        with self._lock:
+            self._lives += 1
+            return self._lives << 32
 
     def stop(self, address: Address) -> None:
         cell = self.cells.get(address)
@@ -85,40 +100,45 @@ class World(ABC):
             cell.request_stop()
 
     def ended(self, cell: Cell, kind: ExitKind, reason: str) -> None:
-        if self.cells.get(cell.address) is cell:
-            del self.cells[cell.address]
-        for watchers in self._peer_watchers.values():
-            if cell.address in watchers:
-                watchers.remove(cell.address)
         down = Down(address=cell.address, kind=kind, reason=reason)
-        for watcher in self._watchers.pop(cell.address, []):
-            self._notify(watcher, down)
+        with self._lock:
+            if self.cells.get(cell.address) is cell:
+                del self.cells[cell.address]
+            for watchers in self._peer_watchers.values():
+                if cell.address in watchers:
+                    watchers.remove(cell.address)
+            for watcher in self._watchers.pop(cell.address, []):
+                self._notify(watcher, down)
 
     def watch(self, watcher: Address, address: Address) -> None:
-        if address in self.cells:
-            watchers = self._watchers.setdefault(address, [])
-            if watcher not in watchers:
-                watchers.append(watcher)
-        else:
-            self._notify(watcher, Down(address=address, kind=ExitKind.NORMAL, reason="no such actor"))
+        with self._lock:
+            if address in self.cells:
+                watchers = self._watchers.setdefault(address, [])
+                if watcher not in watchers:
+                    watchers.append(watcher)
+            else:
+                self._notify(watcher, Down(address=address, kind=ExitKind.NORMAL, reason="no such actor"))
 
     # links
 
     def watch_peer(self, watcher: Address, process: NodeName) -> None:
-        watchers = self._peer_watchers.setdefault(process, [])
-        if watcher not in watchers:
-            watchers.append(watcher)
-        if process in self._peers_up:
-            self._notify(watcher, PeerUp(process=process, incarnation=self._peers_up[process]))
+        with self._lock:
+            watchers = self._peer_watchers.setdefault(process, [])
+            if watcher not in watchers:
+                watchers.append(watcher)
+            if process in self._peers_up:
+                self._notify(watcher, PeerUp(process=process, incarnation=self._peers_up[process]))
 
     def peer_up(self, process: NodeName, incarnation: int) -> None:
-        self._peers_up[process] = incarnation
-        self._notify_peers(process, PeerUp(process=process, incarnation=incarnation))
+        with self._lock:
+            self._peers_up[process] = incarnation
+            self._notify_peers(process, PeerUp(process=process, incarnation=incarnation))
 
     def peer_down(self, process: NodeName, incarnation: int, reason: str) -> None:
-        if self._peers_up.get(process) == incarnation:
-            del self._peers_up[process]
-        self._notify_peers(process, PeerDown(process=process, incarnation=incarnation, reason=reason))
+        with self._lock:
+            if self._peers_up.get(process) == incarnation:
+                del self._peers_up[process]
+            self._notify_peers(process, PeerDown(process=process, incarnation=incarnation, reason=reason))
 
     def _notify_peers(self, process: NodeName, message: Message) -> None:
         for watcher in list(self._peer_watchers.get(process, [])):
@@ -145,6 +165,7 @@ class World(ABC):
         reason = {
             KernelRefusal.NO_SUCH_ACTOR: f"no actor {envelope.to} here now",
             KernelRefusal.OVERLOADED: f"the mailbox of {envelope.to} is full",
+            KernelRefusal.NOT_IN_MAILBOX: f"{envelope.tag} is said by the own kernel only",
         }[code]
         self.answer_failure(envelope, AskFailure.REFUSED, code.value, reason)
         return False
@@ -165,7 +186,8 @@ class World(ABC):
 
     def dead_letter(self, envelope: Envelope, why: str) -> None:
         """Count and name what reached nobody (promise 7)."""
-        self.dead_letters[why] += 1
+        with self._lock:
+            self.dead_letters[why] += 1
         what = {"to": envelope.to, "sender": envelope.sender, "message": envelope.tag, "why": why}
         self.log("debug", envelope.to, "dead letter", what)
 
