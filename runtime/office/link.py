@@ -32,9 +32,9 @@ class Link:
     asks: dict[AskKey, Envelope] = field(default_factory=dict)
     route: object = None
 
-    def next_sequence(self) -> int:
-        self.sent += 1
-        return self.sent
+    def left(self, envelopes: int) -> None:
+        """So many, numbered on from `sent`, are with the socket now."""
+        self.sent += envelopes
 
     def arrived(self, sequence: int) -> bool:
         """False for a duplicate, which is dropped. A jump is a gap of that many lost envelopes."""

@@ -30,6 +30,8 @@ class IpcClaim:
         self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._lock).st_nlink == 0:
+                raise BlockingIOError  # its holder has just removed it: the next to come makes another
             self._remove_dead()
         except BlockingIOError:
             os.close(self._lock)
@@ -48,6 +50,7 @@ class IpcClaim:
         if not stat.S_ISSOCK(mode):
             raise ListenFault(f"{self.path} is a file, not a socket of ours: move it away or use another run_dir")
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
             try:
                 probe.connect(str(self.path))
             except ConnectionRefusedError:

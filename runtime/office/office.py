@@ -13,18 +13,20 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from typing import Any
 
-import msgspec
 import zmq
 
 from messages.base import Address, NodeName
 from messages.system import AskFailure, KernelRefusal, LinkRow
 from runtime.kernel.envelope import (
+    MAX_HEADER_BYTES,
     MAX_MESSAGE_BYTES,
+    UNSAYABLE,
     BadFrame,
     Envelope,
+    Failure,
     Kind,
     pack,
     process_of,
@@ -35,6 +37,8 @@ from runtime.office.link import Link
 from runtime.office.listen import IpcClaim, ListenFault
 
 HIGH_WATER = 10_000
+"""ZeroMQ messages that a connection holds, and envelopes that wait to be sent: beyond, senders are refused."""
+
 BURST_BYTES = 64 * 1024
 BURST_ENVELOPES = 256
 RECONNECT_MS = 20
@@ -76,13 +80,24 @@ class Door:
     warned: bool = False
 
 
+@dataclass(slots=True)
+class Bundle:
+    """Envelopes that leave as one ZeroMQ message."""
+
+    link: Link
+    parts: list[bytes] = field(default_factory=list)
+    envelopes: list[Envelope] = field(default_factory=list)
+    size: int = 0
+
+
 @dataclass(slots=True, frozen=True)
 class Route:
-    """Where an envelope came in; its answer leaves by the same connection."""
+    """Where an envelope came in; its answer leaves by the same connection, and to the same life of the peer only."""
 
     office: PostOffice
     peer: str
     identity: bytes
+    incarnation: int
 
 
 class PostOffice:
@@ -146,12 +161,20 @@ class PostOffice:
             self.close()
             raise self._fault
 
-    def post(self, envelope: Envelope) -> None:
-        """Hand over for sending; a failure comes to `failed`. Never blocks."""
+    def post(self, envelope: Envelope) -> bool:
+        """Hand over for sending; a failure comes to `failed`, False when it did at once. Never blocks."""
+        if self._closing:
+            self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
+            return False
+        if len(self._outbox) >= HIGH_WATER and envelope.kind in (Kind.TELL, Kind.ASK):
+            reason = f"{HIGH_WATER} envelopes wait to leave {self.name}"
+            self._failed(envelope, AskFailure.REFUSED, KernelRefusal.OVERLOADED.value, reason)
+            return False
         self._outbox.append(envelope)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake, 1)
+        return True
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what is queued, then let go of everything. Called by one thread, which is not the office's."""
@@ -190,7 +213,7 @@ class PostOffice:
 
     @property
     def counted(self) -> dict[str, int]:
-        """Bad frames and refused connections by name."""
+        """By name: bad frames, refused connections, late answers, and what links that are forgotten had counted."""
         return dict(self._counted)
 
     # the office's thread
@@ -206,8 +229,24 @@ class PostOffice:
         self._ready.set()
         try:
             self._serve()
+        except BaseException as fault:
+            self._log("error", f"the {self.plane} office failed, its links are gone: {fault!r}")
+            raise
         finally:
+            self._closing = True
+            self._hang_up()
             self._shut()
+
+    def _hang_up(self) -> None:
+        """Nobody waits for what this office will not bring."""
+        for link in list(self._known.values()):
+            if link.up:
+                self._ended(link, "this end closed")
+        self._guests.clear()
+        self._newest.clear()
+        while self._outbox:
+            envelope = self._outbox.popleft()
+            self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
 
     def _open(self) -> None:
         self._context = zmq.Context(io_threads=1)
@@ -261,7 +300,7 @@ class PostOffice:
     def _socket(self, kind: int) -> Socket:
         socket = self._context.socket(kind)
         socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + BURST_BYTES)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + MAX_HEADER_BYTES)
         socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
         socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
@@ -300,7 +339,8 @@ class PostOffice:
                 handlers[socket]()
             if self._outbox:
                 self._send_queued()
-        self._send_queued()
+        for _ in range(0, len(self._outbox), BURST_ENVELOPES):
+            self._send_queued()
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake)
@@ -308,63 +348,80 @@ class PostOffice:
     # sending
 
     def _send_queued(self) -> None:
-        """Everything queued, as few ZeroMQ messages as the order to each peer allows."""
+        """A burst of what is queued, as few ZeroMQ messages as the order to each peer allows; then others' turn."""
         now = time.monotonic()
-        while self._outbox:
-            bundles: dict[tuple[str, bytes], tuple[Link, list[bytes], list[Envelope]]] = {}
-            for _ in range(min(len(self._outbox), BURST_ENVELOPES)):
-                envelope = self._outbox.popleft()
-                where = self._where(envelope)
-                if where is None:
-                    self._did_not_leave(envelope, AskFailure.UNREACHABLE, "", f"no link to {process_of(envelope.to)}")
+        bundles: dict[tuple[str, bytes], Bundle] = {}
+        for _ in range(min(len(self._outbox), BURST_ENVELOPES)):
+            envelope = self._outbox.popleft()
+            where = self._where(envelope)
+            if where is None:
+                self._failed(envelope, AskFailure.UNREACHABLE, "", f"no link to {process_of(envelope.to)}")
+                continue
+            peer, identity, link = where
+            key = (peer, identity)
+            bundle = bundles.get(key)
+            try:
+                size = len(envelope.encoded())
+                if size > MAX_MESSAGE_BYTES:
+                    reason = f"{envelope.tag} has {size} bytes, at most {MAX_MESSAGE_BYTES} travel"
+                    self._not_sayable(envelope, KernelRefusal.TOO_LARGE, reason)
                     continue
-                peer, identity, link = where
-                try:
-                    body = envelope.encoded()
-                except (TypeError, ValueError, msgspec.MsgspecError) as error:
-                    self._did_not_leave(envelope, AskFailure.REFUSED, KernelRefusal.MALFORMED.value, str(error))
-                    continue
-                if len(body) > MAX_MESSAGE_BYTES - 4096:
-                    reason = f"{envelope.tag} has {len(body)} bytes, at most {MAX_MESSAGE_BYTES - 4096} travel"
-                    self._did_not_leave(envelope, AskFailure.REFUSED, KernelRefusal.TOO_LARGE.value, reason)
-                    continue
-                key = (peer, identity)
-                bundle = bundles.get(key)
-                if bundle is None:
-                    bundle = bundles[key] = (link, [], [])
-                elif len(body) + sum(map(len, bundle[1])) > BURST_BYTES:
-                    self._send_bundle(key, bundle)
-                    bundle = bundles[key] = (link, [], [])
-                bundle[1].append(pack(envelope, link.next_sequence(), self.incarnation, now))
-                bundle[2].append(envelope)
-            for key, bundle in bundles.items():
-                self._send_bundle(key, bundle)
+                if bundle is None or bundle.size + size > BURST_BYTES:
+                    if bundle is not None:
+                        self._send_bundle(key, bundle)
+                    bundle = bundles[key] = Bundle(link)
+                packed = pack(envelope, link.sent + len(bundle.parts) + 1, self.incarnation, now)
+            except UNSAYABLE as error:
+                self._not_sayable(envelope, KernelRefusal.MALFORMED, f"{envelope.tag}: {error}")
+                continue
+            bundle.parts.append(packed)
+            bundle.envelopes.append(envelope)
+            bundle.size += len(packed)
+        for key, bundle in bundles.items():
+            self._send_bundle(key, bundle)
+
+    def _not_sayable(self, envelope: Envelope, code: KernelRefusal, reason: str) -> None:
+        """An ask or a tell never left. Of an answer its asker is told, who would wait for nothing."""
+        self._failed(envelope, AskFailure.REFUSED, code.value, reason)
+        if envelope.kind is Kind.ANSWER or (envelope.failure is not None and envelope.failure.code != code):
+            failure = Failure(AskFailure.DIED, code.value, f"what it answered cannot be said: {reason}")
+            self._outbox.append(
+                Envelope(
+                    Kind.FAILURE,
+                    envelope.to,
+                    envelope.sender,
+                    correlation=envelope.correlation,
+                    failure=failure,
+                    route=envelope.route,
+                )
+            )
 
     def _where(self, envelope: Envelope) -> tuple[str, bytes, Link] | None:
         route: Route | None = envelope.route
         peer = process_of(envelope.to) if route is None else route.peer
         door = self._doors.get(peer)
         if door is not None:
-            return None if door.link is None or not door.link.up else (peer, b"", door.link)
-        identity = self._newest.get(peer, b"") if route is None else route.identity
-        link = self._guests.get(identity)
-        return None if link is None or not link.up else (peer, identity, link)
+            identity, link = b"", door.link
+        else:
+            identity = self._newest.get(peer, b"") if route is None else route.identity
+            link = self._guests.get(identity)
+        if link is None or not link.up or (route is not None and route.incarnation != link.incarnation):
+            return None
+        return peer, identity, link
 
-    def _send_bundle(self, key: tuple[str, bytes], bundle: tuple[Link, list[bytes], list[Envelope]]) -> None:
+    def _send_bundle(self, key: tuple[str, bytes], bundle: Bundle) -> None:
         peer, identity = key
-        link, parts, envelopes = bundle
-        if not parts:
-            return
-        if self._send(peer, identity, b"".join(parts)):
-            for envelope in envelopes:
+        if bundle.parts and self._send(peer, identity, b"".join(bundle.parts)):
+            bundle.link.left(len(bundle.parts))
+            for envelope in bundle.envelopes:
                 if envelope.kind is Kind.ASK:
-                    link.asks[(envelope.sender, envelope.correlation)] = envelope
+                    bundle.link.asks[(envelope.sender, envelope.correlation)] = envelope
             return
-        link.sent -= len(parts)  # they never left, so they are no gap
-        for envelope in envelopes:
-            self._did_not_leave(envelope, AskFailure.UNREACHABLE, "", f"the link to {peer} takes nothing")
+        for envelope in bundle.envelopes:
+            self._failed(envelope, AskFailure.UNREACHABLE, "", f"the link to {peer} takes nothing")
 
     def _send(self, peer: str, identity: bytes, frame: bytes) -> bool:
+        assert get_ident() == self._thread.ident, "the sockets of an office belong to its own thread"
         door = self._doors.get(peer)
         try:
             if door is not None:
@@ -381,9 +438,6 @@ class PostOffice:
                 return False
             raise
         return True
-
-    def _did_not_leave(self, envelope: Envelope, failure: AskFailure, code: str, reason: str) -> None:
-        self._failed(envelope, failure, code, reason)
 
     def _greet(self) -> bool:
         """Say HELLO where a handshake is through; True while somebody is still to be greeted."""
@@ -453,9 +507,12 @@ class PostOffice:
                     continue
                 if not link.arrived(sequence):
                     continue
-                if envelope.kind in (Kind.ANSWER, Kind.FAILURE):
-                    link.asks.pop((envelope.to, envelope.correlation), None)
-                if process_of(envelope.to) != self.name:
+                kind = envelope.kind
+                if kind is Kind.ANSWER or kind is Kind.FAILURE:
+                    if link.asks.pop((envelope.to, envelope.correlation), None) is None:
+                        self._add("late_answer", 1)  # nobody asked, or waits any longer
+                        continue
+                elif process_of(envelope.to) != self.name:
                     raise BadFrame(f"is for {envelope.to}, this is {self.name}")
                 envelope.route = link.route
                 self._receive(envelope)
@@ -468,7 +525,12 @@ class PostOffice:
 
     def _hello(self, name: str, identity: bytes, incarnation: int, sequence: int) -> None:
         door = self._doors.get(name)
+        speaking = self._guests.get(identity)
+        if speaking is not None and speaking.incarnation != incarnation:
+            raise BadFrame("said HELLO as two incarnations on one connection")
         link = self._known.get((name, incarnation))
+        if link is not None and link.up:
+            self._ended(link, "a newer connection of the same process said HELLO")
         if link is None:
             link = self._known[(name, incarnation)] = Link(name, incarnation)
             link.begin(0 if door is None else door.greeted_with, sequence)
@@ -476,19 +538,21 @@ class PostOffice:
             link.again(sequence)
         if door is not None:
             previous, door.link, door.warned = door.link, link, False
-            link.route = Route(self, name, b"")
+            link.route = Route(self, name, b"", incarnation)
             if previous is not None and previous is not link and previous.up:
                 self._ended(previous, "a new incarnation answers")
         else:
             older = self._newest.get(name)
             self._guests[identity] = link
             self._newest[name] = identity
-            link.route = Route(self, name, identity)
+            link.route = Route(self, name, identity, incarnation)
             if older is not None and older != identity and name not in self._crowd:
                 self._guest_left(older, "a newer connection of the same process said HELLO")
             self._control(Kind.HELLO, name, identity, link)
-        for key in [key for key, old in self._known.items() if key[0] == name and not old.up]:
+        for key, old in [(key, old) for key, old in self._known.items() if key[0] == name and not old.up]:
             del self._known[key]
+            for what in ("duplicates", "gaps", "unconfirmed"):
+                self._add(what, getattr(old, what))
         self._peer_up(NodeName(name), incarnation)
 
     # ends
@@ -547,8 +611,15 @@ class PostOffice:
             self._control(Kind.BEAT, link.peer, identity, link)
 
     def _count(self, what: str, detail: str) -> None:
-        self._counted[what] = self._counted.get(what, 0) + 1
-        self._log("warning", f"{what.replace('_', ' ')} on {self.plane}: {detail}")
+        """Count and say; of a flood only the first and each time it has doubled, or it would fill the log."""
+        self._add(what, 1)
+        count = self._counted[what]
+        if count & (count - 1) == 0:
+            self._log("warning", f"{what.replace('_', ' ')} on {self.plane} ({count} so far): {detail}")
+
+    def _add(self, what: str, count: int) -> None:
+        if count:
+            self._counted[what] = self._counted.get(what, 0) + count
 
     def _shut(self) -> None:
         self._context.destroy(linger=0)  # with every socket that was opened, a half-open office's too
