@@ -7,6 +7,7 @@ stays one line.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,16 +16,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 
-def _spare_asyncio() -> None:
+def _trim_loguru() -> None:
     """loguru asks asyncio whether a loop runs, for sinks that are coroutines. None of ours is, no process of ours has
-    a loop, and asyncio with its TLS costs each of them 4 MB and a quarter of its start. So it is told: no loop.
+    a loop, and asyncio with its TLS costs each of them 4 MB and a quarter of its start. So it is told: no loop. It also
+    makes a sink to begin with, which `open_log` would only remove.
     """
+    os.environ.setdefault("LOGURU_AUTOINIT", "0")
     loops = ModuleType("loguru._asyncio_loop")
     vars(loops).update(get_running_loop=lambda: None, get_task_loop=lambda _: None)
     sys.modules.setdefault(loops.__name__, loops)
 
 
-_spare_asyncio()
+_trim_loguru()
 from loguru import logger  # noqa: E402
 
 if TYPE_CHECKING:
