@@ -14,13 +14,13 @@ four that is not known is refused, since a mistyped limit would silently be the 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.packages.fault import cog_invalid, input_invalid
 from actors.packages.text import has_control, is_cog_id, is_token
+from actors.toml import TomlFault, load_toml
 from messages.packages import COG_TOML_LIMIT_BYTES, Arch, CogArgument, CogLimits, PackageOrigin
 
 _CLI_ARGUMENT = re.compile(r"--[a-z0-9-]+", re.ASCII)
@@ -58,13 +58,11 @@ def parse_cog(data: bytes) -> Cog:
     if len(data) > COG_TOML_LIMIT_BYTES:
         raise cog_invalid(f"larger than {COG_TOML_LIMIT_BYTES} bytes")
     try:
-        document = tomllib.loads(data.decode())
+        document = load_toml(data.decode())
     except UnicodeDecodeError as error:
         raise cog_invalid(f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise cog_invalid("nested too deeply") from None
-    except ValueError as error:  # the parser's own, with line and column; and integers of thousands of digits
-        raise cog_invalid(str(error)[:200]) from None
+    except TomlFault as fault:
+        raise cog_invalid(str(fault)[:200]) from None
     cog = _table(document, "cog", None)
     resources = _table(document, "resources", ("ram_mb", "cpu_pct"))
     console = _table(document, "console", ("max_runtime_secs", "output_limit_bytes", "allowed_commands"))

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from actors.toml import TomlFault, load_toml
 from runtime.cluster.fault import ClusterFault, ClusterFaultCode, invalid
 
 T = TypeVar("T")
 
 LIMIT_BYTES = 1024 * 1024
+TEXT_LIMIT = 500
+"""Most characters of a key path, or of what is wrong there, that a fault shows."""
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?")
+_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(#.*)?")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
@@ -55,11 +57,9 @@ def read_text(path: Path) -> str:
 def parse_toml(text: str, form: type[T], name: str) -> T:
     """`text` as `form`; `name` stands for the file in faults. Raises `ClusterFault` (`invalid`)."""
     try:
-        value = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise invalid(f"{name}: not TOML: {error}") from None
-    except RecursionError:
-        raise invalid(f"{name}: nested too deeply") from None
+        value = load_toml(text)
+    except TomlFault as fault:
+        raise invalid(f"{name}: {fault}; correct it, or restore the file from a copy") from None
     _refuse_non_finite(value, (), text, name)
     try:
         return msgspec.convert(value, form)
@@ -72,7 +72,8 @@ def fault_at(text: str, name: str, path: KeyPath, what: str) -> ClusterFault:
     """A fault at one key of a file: `file:line: key.path: what`."""
     line = line_of(text, path)
     place = name if line is None else f"{name}:{line}"
-    return invalid(f"{place}: {dotted(path)}: {what}" if path else f"{place}: {what}")
+    key = dotted(path)[:TEXT_LIMIT]
+    return invalid(f"{place}: {key}: {what[:TEXT_LIMIT]}" if path else f"{place}: {what[:TEXT_LIMIT]}")
 
 
 def dotted(path: KeyPath) -> str:
@@ -102,8 +103,8 @@ def _lines(text: str) -> dict[KeyPath, int]:
         if quote is not None:  # inside a string of several lines
             quote = None if quote in line else quote
             continue
-        if header := _HEADER.fullmatch(line):
-            prefix = _prefix(_parts(header[2]), header[1] == "[[", counts)
+        if (header := _HEADER.fullmatch(line)) and (parts := _parts(header[2])):
+            prefix = _prefix(parts, header[1] == "[[", counts)
             found.setdefault(prefix, number)
             if isinstance(prefix[-1], int):
                 found.setdefault(prefix[:-1], number)
