@@ -36,7 +36,8 @@ def load_policy(path: Path) -> Policy:
         return parse_policy(text)
     except PolicyFault as fault:
         key = f"{path}: {fault.key}" if fault.key else str(path)
-        raise PolicyFault(key, fault.problem + _line_of(fault.key, text)) from None
+        remedy = "; correct it, or restore the file from a copy"
+        raise PolicyFault(key, fault.problem + _line_of(fault.key, text) + remedy) from None
 
 
 def judge_offline(path: Path, agent_id: str, action: str, context: bytes) -> GateVerdictOf:
@@ -86,21 +87,23 @@ human_approval = false
 [[permit]]
 id = "signed-cogs"
 description = "cogs signed by {signer}"
-# place, load, start, stop, unload and the others. Without stop and unload, what runs could not be taken down.
-actions = ["workload.*"]
-kinds = ["cog"]
+# Limits first: what makes a permit narrower than usual stands above its actions, so that a file cut short by a full
+# disk or a slip never allows more than the whole one.
 # The signature must be of a key that the trust file pins; `sennit init` pins the cluster's own signer.
 min_package_trust = "pinned_signer"
 # discovered < paired < pinned: how far a node is trusted is said in cluster.toml, never by the node.
 min_node_tier = "paired"
 # none < lan < egress: native workloads are not fenced off from the network, so they count as egress.
 max_network = "egress"
+# Share of a node's processors that a workload may claim, 0 to 1.
+max_resource_cost = 1.0
+# place, load, start, stop, unload and the others. Without stop and unload, what runs could not be taken down.
+actions = ["workload.*"]
+kinds = ["cog"]
 # Emulation also has to be asked for, placement by placement.
 allow_emulated = true
 # Secrets go to pinned nodes only, whatever is written here.
 allow_secrets = false
 # Accelerators that may be used, for example ["accel.npu.*"]; none are by default.
 accelerators = []
-# Share of a node's processors that a workload may claim, 0 to 1.
-max_resource_cost = 1.0
 """

@@ -8,19 +8,25 @@ In TOML:
 
     [[permit]]
     id = "cogs"
+    min_node_tier = "pinned"
     actions = ["workload.*"]
     kinds = ["cog"]
+
+What makes a permit narrower than its defaults stands above its `actions`, and what makes the policy so above the
+permits. A permit needs its actions, so a file that was cut short, wherever, allows less than the whole one or is
+refused, and never more.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from math import isfinite
+from typing import Any
 
 import msgspec
 
 from actors.gate.context import KIND
+from actors.toml import TomlFault, load_toml
 from messages.base import Record
 from messages.gate import Action, Network, PackageTrust, WorkloadContext
 from messages.workload_spec import TrustTier
@@ -44,26 +50,26 @@ class PolicyFault(ValueError):
         self.problem = problem
 
 
-class Permit(Record, frozen=True):
-    """One rule that allows. It matches when every condition holds; the defaults are the narrow ones.
+class Permit(Record, frozen=True, kw_only=True):
+    """One rule that allows. It matches when every condition holds. The order is that of a policy file.
 
     Selectors are exact, or a prefix ending in `*`. Empty `accelerators` allows none; empty `projects` and
     `principals` allow any.
     """
 
     id: str
-    actions: tuple[str, ...]
-    kinds: tuple[str, ...]
     description: str = ""
     min_package_trust: PackageTrust = PackageTrust.PINNED_SIGNER
     min_node_tier: TrustTier = TrustTier.PAIRED
     max_network: Network = Network.LAN
-    allow_secrets: bool = False
-    allow_emulated: bool = False
-    accelerators: tuple[str, ...] = ()
     max_resource_cost: float = 1.0
     projects: tuple[str, ...] = ()
     principals: tuple[str, ...] = ()
+    actions: tuple[str, ...]
+    kinds: tuple[str, ...]
+    allow_secrets: bool = False
+    allow_emulated: bool = False
+    accelerators: tuple[str, ...] = ()
 
     def covers(self, action: Action, context: WorkloadContext) -> bool:
         """Whether action and kind are this permit's business at all."""
@@ -94,6 +100,20 @@ class Permit(Record, frozen=True):
             return f"resource cost {context.resource_cost} is above {self.max_resource_cost}"
         return ""
 
+    def narrower(self) -> frozenset[str]:
+        """The members without which this permit would allow more."""
+        return frozenset(
+            name
+            for name, narrows in (
+                ("min_node_tier", self.min_node_tier.rank > TrustTier.PAIRED.rank),
+                ("max_network", self.max_network.rank < Network.LAN.rank),
+                ("max_resource_cost", self.max_resource_cost < 1.0),
+                ("projects", bool(self.projects)),
+                ("principals", bool(self.principals)),
+            )
+            if narrows
+        )
+
 
 class Policy(Record, frozen=True):
     """Permits are tried in order; the first that matches counts."""
@@ -123,17 +143,35 @@ class Policy(Record, frozen=True):
 def parse_policy(text: str) -> Policy:
     """The checked policy of a TOML text. Raises `PolicyFault` naming the key, or the line where TOML itself breaks."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PolicyFault("", f"not TOML: {error}") from None
-    except RecursionError:
-        raise PolicyFault("", "not TOML: nested too deeply") from None
+        document = load_toml(text)
+    except TomlFault as fault:
+        raise PolicyFault("", str(fault)) from None
     try:
         policy = msgspec.convert(document, Policy)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$")
-        raise PolicyFault(path.rstrip("`").lstrip("."), problem) from None
-    return policy.check()
+        problem, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
+        raise PolicyFault(path.rstrip("`").lstrip(".")[:MAX_TEXT], problem[:MAX_TEXT]) from None
+    policy.check()
+    _check_order(document, policy)
+    return policy
+
+
+def _check_order(document: dict[str, Any], policy: Policy) -> None:
+    """Refuse what a cut would lose without losing the actions it narrows. Raises `PolicyFault`."""
+    if policy.threshold < DEFAULT_THRESHOLD and "threshold" in _behind(document, "permit"):
+        raise PolicyFault("threshold", "write it above the permits: a file cut short before it would allow more")
+    for place, (table, permit) in enumerate(zip(document.get("permit", ()), policy.permits, strict=True)):
+        for name in _behind(table, "actions"):
+            if name in permit.narrower():
+                raise PolicyFault(
+                    f"permit[{place}].{name}",
+                    "narrows this permit, so write it above `actions`: a file cut short before it would allow more",
+                )
+
+
+def _behind(table: dict[str, Any], member: str) -> list[str]:
+    names = list(table)
+    return names[names.index(member) :] if member in table else []
 
 
 def _check_permit(permit: Permit, path: str) -> None:

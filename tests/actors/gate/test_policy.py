@@ -66,6 +66,9 @@ def test_an_action_selector_is_governed(selector):
         ('threshold = "0.8"', "threshold"),
         ("format = 2", "format"),
         ("treshold = 0.8", ""),
+        ("format = 0x" + "f" * 5000, ""),
+        ("format = " + "9" * 5000, ""),
+        ("a." * 20 + "a = 1", ""),
         ("permit = 3", "permit"),
         ("threshold = ", ""),
         ("a = 1\na = 2", ""),
@@ -84,4 +87,30 @@ def test_a_toml_error_names_the_line():
 
 
 def test_a_permit_for_unsigned_packages_that_names_its_principals_is_accepted():
-    parse_policy(permit_toml(min_package_trust='"unsigned"', principals='["catalog"]'))
+    permit = permit_toml(actions=None, min_package_trust='"unsigned"', principals='["catalog"]')
+    parse_policy(permit + 'actions = ["workload.place"]')
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        {"min_node_tier": '"pinned"'},
+        {"max_network": '"none"'},
+        {"max_resource_cost": "0.5"},
+        {"projects": '["p"]'},
+        {"principals": '["p"]'},
+    ],
+)
+def test_what_narrows_a_permit_stands_above_its_actions(narrower):
+    with pytest.raises(PolicyFault, match="above `actions`") as fault:
+        parse_policy(permit_toml() + permit_toml(id='"b"', **narrower))
+    [name] = narrower
+    assert fault.value.key == f"permit[1].{name}"
+
+
+def test_a_lower_threshold_stands_above_the_permits():
+    permits = 'permit = [{ id = "a", actions = ["workload.place"], kinds = ["cog"] }]\n'
+    assert parse_policy(permits + "threshold = 0.9").threshold == 0.9
+    assert parse_policy("threshold = 0.5\n" + permits).threshold == 0.5
+    with pytest.raises(PolicyFault, match="above the permits"):
+        parse_policy(permits + "threshold = 0.5")
