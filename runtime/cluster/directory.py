@@ -25,6 +25,7 @@ DOMAIN = b"sennit.directory.v1\0"
 SCHEMA = "sennit.directory.v1"
 FILE_NAME = "directory.json"
 LIMIT_BYTES = 1024 * 1024
+RESTORE = "restore it from a copy: every host of the cluster has the same one"
 
 
 class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,19 +81,19 @@ def open_directory(data: bytes, operator_key: bytes, file: str) -> Directory:
         raise ClusterFault(
             ClusterFaultCode.SIGNATURE,
             f"{file} is signed by {signed.public_key[:16]}, not by the operator_key of cluster.toml "
-            f"({operator_key.hex()[:16]}): it belongs to another cluster, or someone replaced it",
+            f"({operator_key.hex()[:16]}): it belongs to another cluster, or someone replaced it; {RESTORE}",
         )
     try:
         signature = bytes.fromhex(signed.signature)
     except ValueError:
         signature = b""
-    if not verifies(operator_key, DOMAIN + signed.payload.encode(), signature):
+    payload = signed.payload.encode(errors="replace")  # JSON can spell half a character; no signature fits that
+    if not verifies(operator_key, DOMAIN + payload, signature):
         raise ClusterFault(
             ClusterFaultCode.SIGNATURE,
-            f"the signature of {file} does not fit its content: it was edited; run sennit init DIR --update where the "
-            "operator's key is",
+            f"the signature of {file} does not fit its content: it was edited or damaged; {RESTORE}",
         )
-    directory: Directory = _decode(signed.payload.encode(), Directory, file)
+    directory: Directory = _decode(payload, Directory, file)
     if directory.schema != SCHEMA:
         raise invalid(f"{file}: schema is {directory.schema[:40]!r}, expected {SCHEMA!r}")
     if directory.cluster_id != cluster_id_of(operator_key):
@@ -153,4 +154,4 @@ def _decode(data: bytes, form: type[Any], file: str) -> Any:
     try:
         return msgspec.convert(json.loads(data, object_pairs_hook=without_doubles), form)
     except (ValueError, RecursionError) as error:
-        raise invalid(f"{file} is not a signed directory: {error}") from None
+        raise invalid(f"{file} is not a signed directory: {str(error)[:200]}; {RESTORE}") from None

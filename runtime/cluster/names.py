@@ -52,8 +52,8 @@ def check_name(text: str, what: str) -> NodeName:
     """`text` as a name. Raises `ClusterFault` (`invalid`) naming `what`; nothing is folded or trimmed."""
     if _NAME.fullmatch(text) is None:
         raise invalid(
-            f"{what} {text!r} is not a name: 1 to 63 lower-case letters, digits and hyphens, with a letter or digit "
-            "at both ends"
+            f"{what} {text[:80]!r} is not a name: 1 to 63 lower-case letters, digits and hyphens, with a letter or "
+            "digit at both ends"
         )
     return NodeName(text)
 

@@ -2,6 +2,9 @@
 
 Unknown keys are refused. Durations are seconds (`_s`). Secrets and keys are not here, but in `keys/`; what the
 processes trust is `directory.json`, which the operator's key signs over the nodes and endpoints of this file.
+
+Nodes stand behind what may be left out. They must be there and be those of the directory, so a file that was cut short
+is never taken for one that leaves times and restarts at their defaults.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from actors.toml import load_toml
 from messages.engine import TrustTier
 from runtime.cluster.fault import ClusterFault
 from runtime.cluster.names import Role, check_name, check_node_name
@@ -19,6 +23,8 @@ from runtime.cluster.toml import KeyPath, fault_at, parse_toml
 FORMAT = 1
 FILE_NAME = "cluster.toml"
 IPC = "ipc"
+DEFAULTED = ("run_dir", "times", "restarts")
+"""What may be left out and is not in the directory either."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 FirstBackoff = Annotated[float, msgspec.Meta(gt=0, le=0.1)]
@@ -114,6 +120,10 @@ def parse_settings(text: str, file: str) -> ClusterSettings:
         raise refuse(("name",), fault.text) from None
     if not settings.node:
         raise refuse(("node",), "a cluster needs at least one node")
+    written = list(load_toml(text))
+    for late in written[written.index("node") :]:
+        if late in DEFAULTED:
+            raise refuse((late,), "write it above the first [[node]]: a file cut short before it would lose it")
     names: set[str] = set()
     for position, node in enumerate(settings.node):
         try:
@@ -160,6 +170,12 @@ def render_settings(settings: ClusterSettings) -> str:
     ]
     if settings.run_dir is not None:
         lines.append(f"run_dir = {quote(settings.run_dir)}")
+    for title, table in (("times", settings.times), ("restarts", settings.restarts)):
+        lines += ["", f"[{title}]"]
+        defaults = type(table)()
+        for field in table.__struct_fields__:
+            value, default = getattr(table, field), getattr(defaults, field)
+            lines.append(f"{'# ' if value == default else ''}{field} = {value}")
     for node in settings.node:
         lines += [
             "",
@@ -174,12 +190,6 @@ def render_settings(settings: ClusterSettings) -> str:
     for process, endpoints in settings.endpoints.items():
         lines += ["", f"[endpoints.{process}]", f"control = {quote(endpoints.control)}"]
         lines.append(f"packages = {quote(endpoints.packages)}")
-    for title, table in (("times", settings.times), ("restarts", settings.restarts)):
-        lines += ["", f"[{title}]"]
-        defaults = type(table)()
-        for field in table.__struct_fields__:
-            value, default = getattr(table, field), getattr(defaults, field)
-            lines.append(f"{'# ' if value == default else ''}{field} = {value}")
     return "\n".join(lines) + "\n"
 
 

@@ -134,13 +134,16 @@ def show(package: Path) -> dict[str, Any]:
 
 
 def read_trust(path: Path) -> TrustAnchors:
-    """The anchors in a trust file. Raises `PackageFault`."""
+    """The anchors in a trust file. Raises `PackageFault` naming it."""
     try:
         with path.open("rb") as file:
             data = file.read(TRUST_LIMIT_BYTES + 1)
     except OSError as error:
         raise io_error(str(path), error.strerror or str(error)) from None
-    return parse_trust(data)
+    try:
+        return parse_trust(data)
+    except PackageFault as fault:
+        raise PackageFault(fault.code, f"{path}: {fault.text}; correct it, or restore the file from a copy") from None
 
 
 def verify_file(package: Path, file: FileRef) -> None:

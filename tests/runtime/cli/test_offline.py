@@ -43,7 +43,7 @@ def test_init_prints_the_next_command_and_never_overwrites(sennit, folder) -> No
 
 def test_init_update_signs_a_change_anew(sennit, reef) -> None:
     file = reef / "cluster.toml"
-    file.write_text(file.read_text().replace("[times]", '[[node]]\nname = "barn"\n\n[times]'))
+    file.write_text(file.read_text() + '\n[[node]]\nname = "barn"\n')
     stale = sennit("status", "--cluster", reef)
     assert stale.code == 5
     assert f"sennit init {reef} --update" in stale.err
