@@ -38,7 +38,7 @@ def parse_context(text: bytes) -> WorkloadContext:
     try:
         context = msgspec.convert(request["workload"], WorkloadContext)
     except msgspec.ValidationError as error:
-        raise ContextFault(f"workload: {error}") from None
+        raise ContextFault(f"workload: {str(error)[:200]}") from None
     return check_context(context)
 
 

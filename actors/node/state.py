@@ -98,7 +98,7 @@ def decode_state(data: bytes | None) -> AgentState:
     try:
         state = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise StateDamaged(f"the state of the agent cannot be read: {error}") from None
+        raise StateDamaged(f"the state of the agent cannot be read: {str(error)[:200]}") from None
     if state.version != STATE_VERSION:
         raise StateDamaged(f"the state of the agent has version {state.version}, this release reads {STATE_VERSION}")
     if any(name != instance.instance_id for name, instance in state.instances.items()):

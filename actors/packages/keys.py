@@ -26,7 +26,7 @@ TRUST_SCHEMA = "sennit.workload-trust.v1"
 TRUST_LIMIT_BYTES = 256 * 1024
 
 _SPKI_ED25519 = bytes.fromhex("302a300506032b6570032100")  # SubjectPublicKeyInfo of RFC 8410 up to the key itself
-_PEM = re.compile(r"-----BEGIN PUBLIC KEY-----\s*([A-Za-z0-9+/=\s]+?)\s*-----END PUBLIC KEY-----\s*", re.ASCII)
+_PEM = re.compile(r"-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----\s*", re.ASCII)
 
 
 class TrustKey(Record, frozen=True):
@@ -70,7 +70,7 @@ def parse_trust(data: bytes) -> TrustAnchors:
     try:
         trust = msgspec.convert(parse_json(data, TRUST_LIMIT_BYTES), TrustFile)
     except (JsonFault, msgspec.ValidationError) as error:
-        raise key_invalid(f"trust file invalid: {error}") from None
+        raise key_invalid(f"trust file invalid: {str(error)[:200]}") from None
     if trust.schema != TRUST_SCHEMA:
         raise key_invalid(f"trust file invalid: schema is {trust.schema[:32]!r}, expected {TRUST_SCHEMA!r}")
     return TrustAnchors.of(trust.operator_keys)

@@ -170,7 +170,7 @@ def parse_signed(payload: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _bad_signature(f"malformed {what}: {error}") from None
+        raise _bad_signature(f"malformed {what}: {str(error)[:200]}") from None
 
 
 def verify_request(

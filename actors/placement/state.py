@@ -22,6 +22,8 @@ STATE_VERSION = 1
 
 T = TypeVar("T")
 
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class StateDamaged(ValueError):
     """The document is not one this version wrote; it is left untouched."""
@@ -149,8 +151,9 @@ class PlaneState:
             return state
         try:
             document = msgspec.json.decode(data, type=_Document)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise StateDamaged(f"the state of the placement control plane cannot be read: {error}") from None
+            _encode(document)  # JSON may hold numbers that no message can carry
+        except (msgspec.MsgspecError, OverflowError, ValueError, RecursionError) as error:
+            raise StateDamaged(f"the state of the placement control plane cannot be read: {str(error)[:200]}") from None
         if document.version != STATE_VERSION:
             raise StateDamaged(
                 f"the state of the placement control plane has version {document.version}, this reads {STATE_VERSION}"
