@@ -36,7 +36,7 @@ def encode(value: object, limit_bytes: int = PAYLOAD_LIMIT_BYTES) -> bytes:
 
     Raises `CanonicalFault` for anything else, and for more than `limit_bytes`.
     """
-    plain = _canonical(value, "$", 0)
+    plain = _canonical(value, (), 0)
     data = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     _check_size(len(data), limit_bytes)
     return data
@@ -62,7 +62,7 @@ def decode(data: bytes, limit_bytes: int = PAYLOAD_LIMIT_BYTES) -> Json:
         raise CanonicalFault(f"not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:
         raise CanonicalFault(f"nested deeper than {DEPTH_LIMIT} levels") from None
-    return _canonical(value, "$", 0)
+    return _canonical(value, (), 0)
 
 
 def check_canonical(data: bytes, limit_bytes: int = PAYLOAD_LIMIT_BYTES) -> None:
@@ -71,7 +71,11 @@ def check_canonical(data: bytes, limit_bytes: int = PAYLOAD_LIMIT_BYTES) -> None
         raise CanonicalFault("JSON, but not in canonical form: write it with actors.chain.canonical.encode")
 
 
-def _canonical(value: object, path: str, depth: int) -> Json:
+_Path: TypeAlias = "tuple[()] | tuple[_Path, str | int]"
+"""Where a value stands: the path of what holds it, and its key or place. Written out only when a fault needs it."""
+
+
+def _canonical(value: object, path: _Path, depth: int) -> Json:
     if depth > DEPTH_LIMIT:
         raise CanonicalFault(f"nested deeper than {DEPTH_LIMIT} levels")
     match value:
@@ -79,33 +83,41 @@ def _canonical(value: object, path: str, depth: int) -> Json:
             return value
         case int():
             if abs(value) > INTEGER_LIMIT:
-                raise CanonicalFault(f"{path}: integer beyond ±(2^53-1); give it as text")
+                raise CanonicalFault(f"{_written(path)}: integer beyond ±(2^53-1); give it as text")
             return int(value)
         case float():
             if not isfinite(value):
-                raise CanonicalFault(f"{path}: {value} is not a finite number")
+                raise CanonicalFault(f"{_written(path)}: {value} is not a finite number")
             return float(value) + 0.0  # -0.0 + 0.0 is 0.0
         case str():
             return _text(value, path)
         case dict():
-            return {_key(key, path): _canonical(member, f"{path}.{key}", depth + 1) for key, member in value.items()}
+            return {_key(key, path): _canonical(member, (path, key), depth + 1) for key, member in value.items()}
         case list() | tuple():
-            return [_canonical(member, f"{path}[{place}]", depth + 1) for place, member in enumerate(value)]
+            return [_canonical(member, (path, place), depth + 1) for place, member in enumerate(value)]
         case _:
-            raise CanonicalFault(f"{path}: {type(value).__name__} has no JSON form")
+            raise CanonicalFault(f"{_written(path)}: {type(value).__name__} has no JSON form")
 
 
-def _key(key: object, path: str) -> str:
+def _written(path: _Path) -> str:
+    """For example `$.nodes[2].score`; long keys are cut."""
+    if not path:
+        return "$"
+    within, step = path
+    return f"{_written(within)}[{step}]" if isinstance(step, int) else f"{_written(within)}.{step[:64]}"
+
+
+def _key(key: object, path: _Path) -> str:
     if not isinstance(key, str):
-        raise CanonicalFault(f"{path}: key {key!r} is not text")
+        raise CanonicalFault(f"{_written(path)}: key {key!r} is not text")
     return _text(key, path)
 
 
-def _text(text: str, path: str) -> str:
+def _text(text: str, path: _Path) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise CanonicalFault(f"{path}: text holds a lone surrogate") from None
+        raise CanonicalFault(f"{_written(path)}: text holds a lone surrogate") from None
     return str(text)  # an enum's text, not the enum
 
 
