@@ -22,7 +22,8 @@ VERBS: dict[str, dict[str, str]] = {
         "up": "Start the cluster and show its tree of processes.",
         "down": "Stop the cluster in order.",
         "status": "Is it up, is everything well, and what is not.",
-        "tree": "The tree of supervisors, live from the root.",
+        "top": "A live screen: processes, links, dead letters, actors.",
+        "tree": "The tree of supervisors, live from the root; --lint: what it can cost.",
         "node": "Nodes and what they can do.",
     },
     "Workloads": {
