@@ -47,6 +47,12 @@ class Pulse:
     def beat(self, what: bytes) -> None:
         os.write(self._write, what)
 
+    def on_signals(self) -> None:
+        """Be woken by every signal that has a handler, whichever thread the kernel gives it to and even just before
+        the wait begins; the handler runs then. Its number comes before what the handler sends.
+        """
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
     def wait(self, timeout_s: float | None = None) -> bytes:
         """One byte of those sent, or none when the time is over."""
         ready, _, _ = select.select([self._read], [], [], timeout_s)
@@ -137,6 +143,7 @@ def _ignore(*_: object) -> None:
 def handle_signals(pulse: Pulse, *ending: int) -> None:
     """Each signal in `ending` asks for an ordered stop, once; the terminal's Ctrl-C is the root's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pulse.on_signals()
     for number in ending:
         signal.signal(number, lambda *_: pulse.beat(TERM))
 

@@ -1,0 +1,37 @@
+"""What idle processes cost: memory by its proportional share, and no module that they have no use for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROCESS_LIMIT_KB = 25 * 1024
+SHIM_LIMIT_KB = 8 * 1024
+
+
+def pss_kb(pid):
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    raise AssertionError("no Pss in smaps_rollup")
+
+
+def test_an_idle_process_takes_at_most_25_mb_and_a_shim_8(shared):
+    line = shared.place()
+    shared.wait_alive()
+    taken = {name: pss_kb(pid) for name, pid in {**shared.pids(), "root": shared.root.pid}.items()}
+    shim = pss_kb(shared.shim_of(line.pid).pid)
+    shared.unload(line.instance_id)
+    assert {name: kb for name, kb in taken.items() if kb > PROCESS_LIMIT_KB} == {}, taken
+    assert shim <= SHIM_LIMIT_KB
+
+
+@pytest.mark.parametrize("program", ["runtime.process", "runtime.up"])
+def test_processes_load_nothing_that_only_the_command_line_or_others_need(program):
+    useless = {"asyncio", "ssl", "typer", "rich", "click", "argparse", "sqlite3", "unittest", "email", "http"}
+    code = f"import sys, runtime.roles, {program}; print(*sorted({useless!r} & sys.modules.keys()))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
