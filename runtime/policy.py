@@ -8,9 +8,11 @@ from pathlib import Path
 from actors.gate.context import read_context
 from actors.gate.decide import judge
 from actors.gate.policy import Policy, PolicyFault, parse_policy
+from actors.toml import load_toml
 from messages.gate import GateVerdictOf
 
 LIMIT_BYTES = 1024 * 1024
+REMEDY = "correct it, or restore the file from a copy"
 _PERMIT = re.compile(r"^[ \t]*\[\[[ \t]*permit[ \t]*\]\]", re.MULTILINE)
 _PERMIT_KEY = re.compile(r"permit\[(\d+)\]")
 _SIGNER = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -19,25 +21,28 @@ _SIGNER = re.compile(r"[0-9a-f]{64}", re.ASCII)
 def load_policy(path: Path) -> Policy:
     """The checked policy in `path`. Raises `PolicyFault` naming file, key and, where it is known, the line.
 
-    A gate without a readable policy must not run: there is no policy to fall back to but denying everything.
+    A gate without a readable policy must not run: there is no policy to fall back to but denying everything. A file
+    without a permit says `permit = []`, or it may be one that was cut short.
     """
     try:
         with path.open("rb") as file:
             data = file.read(LIMIT_BYTES + 1)
     except OSError as error:
-        raise PolicyFault(str(path), f"cannot be read: {error.strerror or error}") from None
+        raise PolicyFault(str(path), f"cannot be read: {error.strerror or error}; {REMEDY}") from None
     if len(data) > LIMIT_BYTES:
         raise PolicyFault(str(path), f"larger than {LIMIT_BYTES} bytes")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise PolicyFault(str(path), f"not UTF-8 at byte {error.start}") from None
+        raise PolicyFault(str(path), f"not UTF-8 at byte {error.start}; {REMEDY}") from None
     try:
-        return parse_policy(text)
+        policy = parse_policy(text)
+        if not policy.permits and "permit" not in load_toml(text):
+            raise PolicyFault("permit", "there is none, which denies everything: write permit = [] if you mean it")
     except PolicyFault as fault:
         key = f"{path}: {fault.key}" if fault.key else str(path)
-        remedy = "; correct it, or restore the file from a copy"
-        raise PolicyFault(key, fault.problem + _line_of(fault.key, text) + remedy) from None
+        raise PolicyFault(key, f"{fault.problem}{_line_of(fault.key, text)}; {REMEDY}") from None
+    return policy
 
 
 def judge_offline(path: Path, agent_id: str, action: str, context: bytes) -> GateVerdictOf:

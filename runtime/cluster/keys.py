@@ -78,7 +78,10 @@ def parse_key(text: str, what: str) -> bytes:
     if _HEX.fullmatch(text) is None:
         raise invalid(f"{what}: a public key is 64 lower-case hexadecimal digits, not {text[:80]!r}")
     public_key = bytes.fromhex(text)
-    transport_key(public_key)
+    try:
+        transport_key(public_key)
+    except ClusterFault as fault:
+        raise ClusterFault(fault.code, f"{what}: {fault.text}; restore the key that was there") from None
     return public_key
 
 
@@ -115,5 +118,8 @@ def read_key(path: Path) -> SecretSeed:
         os.close(descriptor)
     text = text.removesuffix("\n")
     if _HEX.fullmatch(text) is None:
-        raise invalid(f"key file {path} does not hold a seed of 64 lower-case hexadecimal digits")
+        raise invalid(
+            f"key file {path} does not hold a seed of 64 lower-case hexadecimal digits: restore it from a copy, a new "
+            "key would be another identity"
+        )
     return SecretSeed(bytes.fromhex(text))

@@ -19,6 +19,7 @@ from runtime.cluster.fault import ClusterFault, ClusterFaultCode, invalid
 T = TypeVar("T")
 
 LIMIT_BYTES = 1024 * 1024
+REMEDY = "correct it, or restore the file from a copy"
 TEXT_LIMIT = 500
 """Most characters of a key path, or of what is wrong there, that a fault shows."""
 
@@ -51,7 +52,7 @@ def read_text(path: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise invalid(f"{path} is not UTF-8 at byte {error.start}") from None
+        raise invalid(f"{path} is not UTF-8 at byte {error.start}; {REMEDY}") from None
 
 
 def parse_toml(text: str, form: type[T], name: str) -> T:
@@ -59,7 +60,7 @@ def parse_toml(text: str, form: type[T], name: str) -> T:
     try:
         value = load_toml(text)
     except TomlFault as fault:
-        raise invalid(f"{name}: {fault}; correct it, or restore the file from a copy") from None
+        raise invalid(f"{name}: {fault}; {REMEDY}") from None
     _refuse_non_finite(value, (), text, name)
     try:
         return msgspec.convert(value, form)

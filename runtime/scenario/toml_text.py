@@ -15,6 +15,8 @@ def policy_toml(policy: Policy) -> str:
     document = msgspec.to_builtins(policy)
     permits = document.pop("permit", ())
     lines = [f"{name} = {_value(value)}" for name, value in document.items()]
+    if not permits:
+        lines.append("permit = []")
     for permit in permits:
         lines += ["", "[[permit]]", *(f"{name} = {_value(value)}" for name, value in permit.items())]
     return "\n".join(lines) + "\n"

@@ -126,7 +126,7 @@ def test_gate_check_judges_by_the_file_while_nothing_runs(sennit, reef, folder) 
     assert (permitted.code, permitted.document["decision"]) == (0, "permit")
     denied = sennit("gate", "check", "workload.fly", context, "--cluster", reef, "--json")
     assert (denied.code, denied.document["decision"]) == (4, "deny")
-    (reef / "policy.toml").write_text("format = 1\n")
+    (reef / "policy.toml").write_text("format = 1\npermit = []\n")
     closed = sennit("gate", "check", "workload.place", context, "--cluster", reef)
     assert closed.code == 4
     assert "default deny" in closed.out
