@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test check format clean
+.PHONY: demo test check fuzz format clean
 demo: $(STAMP)
 	$(BIN)/sennit scenario run scenarios/first-light.toml
 
@@ -18,6 +18,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# One reader of foreign bytes, for a while: make fuzz TARGET=policy SECONDS=600; TARGET=list names them all.
+TARGET ?= list
+SECONDS ?= 60
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz.run $(TARGET) --seconds $(SECONDS)
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -29,4 +35,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
