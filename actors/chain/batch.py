@@ -23,7 +23,6 @@ class Waiting:
     entries: Sequence[Entry]
     size: int
     alone: bool
-    cut: bool = False
 
     def reply(self, results: list[Appended]) -> None:
         self.ctx.reply(results[0] if self.alone else AppendedAll(results=results))

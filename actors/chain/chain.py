@@ -1,6 +1,6 @@
 """The one writer of the audit chain (design 9, G 3). `append` answers when the record is durable, never before.
 
-Group commit: whoever finds no batch in flight cuts one out of everything that waits, and only then are sequence and
+Group commit: when no batch is in flight, one is cut out of everything that waits, and only then are sequence and
 hashes given. One batch is with the store at a time; a batch that the store does not take is refused whole, the head
 stays, and the next append tries again, so a full disk is survived without a restart. What the store does not answer
 is unknown: then this actor crashes rather than guess, and starts again from what the store holds.
@@ -50,7 +50,6 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 OPEN_TIMEOUT_S = 60.0
 WRITE_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 30.0
-TURN_TIMEOUT_S = 120.0
 
 STORE = Address("chain/store")
 
@@ -75,6 +74,7 @@ class Chain(Actor[ChainMessage]):
         self._torn_tail = 0
         self._queue: deque[Waiting] = deque()
         self._queued_records = self._queued_bytes = 0
+        self._in_flight = False
         self._batches = self._failed_batches = self._repeated = 0
 
     def started(self, ctx: Context) -> Procedure:
@@ -83,9 +83,9 @@ class Chain(Actor[ChainMessage]):
     def receive(self, message: ChainMessage, ctx: Context) -> Procedure | None:
         match message:
             case Append():
-                return self._append([message.entry], ctx, alone=True)
+                self._append([message.entry], ctx, alone=True)
             case AppendAll():
-                return self._append(message.entries, ctx, alone=False)
+                self._append(message.entries, ctx, alone=False)
             case Tail():
                 return self._tail(message, ctx)
             case Show():
@@ -154,7 +154,7 @@ class Chain(Actor[ChainMessage]):
 
     # appending
 
-    async def _append(self, entries: Sequence[Entry], ctx: Context, *, alone: bool) -> None:
+    def _append(self, entries: Sequence[Entry], ctx: Context, *, alone: bool) -> None:
         size = sum(len(entry.payload) for entry in entries)
         refusal = self._objection(entries, size)
         if refusal is not None:
@@ -163,19 +163,22 @@ class Chain(Actor[ChainMessage]):
         if not entries:
             ctx.reply(AppendedAll(results=[]))
             return
-        waiting = Waiting(ctx, entries, size, alone)
-        self._queue.append(waiting)
+        self._queue.append(Waiting(ctx, entries, size, alone))
         self._queued_records += len(entries)
         self._queued_bytes += size
-        try:
-            async with ctx.exclusive("batch", timeout_s=TURN_TIMEOUT_S):
-                if not waiting.cut:
-                    await self._commit(self._cut(), ctx)
-        except AskFailed as failure:  # its turn did not come; a batch that holds it answers it
-            if not waiting.cut:
-                self._queue.remove(waiting)
-                self._dequeued(waiting)
-                ctx.refuse(ChainRefusal.OVERLOADED, f"the disk is too slow for what is appended: {failure.reason}")
+        self._next_batch()
+
+    def _next_batch(self) -> None:
+        """Commit what waits, unless a batch is in flight: then it waits for the next one."""
+        if self._queue and not self._in_flight:
+            self._in_flight = True
+            batch = self._cut()
+            batch[0].ctx.run(self._commit_batch(batch))
+
+    async def _commit_batch(self, batch: list[Waiting]) -> None:
+        await self._commit(batch, batch[0].ctx)
+        self._in_flight = False
+        self._next_batch()
 
     def _objection(self, entries: Sequence[Entry], size: int) -> tuple[ChainRefusal, str] | None:
         if self._closed:
@@ -194,7 +197,6 @@ class Chain(Actor[ChainMessage]):
             if batch and (records > MAX_BATCH_RECORDS or size > MAX_BATCH_BYTES):
                 break
             batch.append(self._queue.popleft())
-            batch[-1].cut = True
         return batch
 
     def _dequeued(self, waiting: Waiting) -> None:

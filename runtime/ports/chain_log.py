@@ -14,16 +14,17 @@ COMMIT and without a sync of its own. It may lag behind the database after a pow
 database does not reach, or that names another hash, means that answered records are gone, which is damage or
 tampering and refuses the log. Whoever cuts both files alike is seen only by a copy of the head kept elsewhere.
 
-Payloads are compressed at rest and carry a CRC of what is stored, so that a flipped bit that decompression would not
-notice is noticed. Verification (`actors.chain.record`) names the first record that is not as it was hashed; a page
-that SQLite cannot read is named by the sequence that should come next. The log is one file; cutting it into segments
-waits until one of them is too large to copy.
+Payloads of some size are compressed at rest; all carry a CRC of what is stored, so that a flipped bit that
+decompression would not notice is noticed. Verification (`actors.chain.record`) names the first record that is not as
+it was hashed; a page that SQLite cannot read is named by the sequence that should come next. The log is one file;
+cutting it into segments waits until one of them is too large to copy.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import sqlite3
@@ -32,9 +33,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from actors.chain.record import Stored, record_hash
 from messages.chain import ChainRecord, RecordKey
 from messages.ports import PortRefusal
-from runtime.ports.chain_rows import INSERT, SELECT, TABLE, record_of, row_of
+from runtime.ports.chain_rows import INSERT, SELECT, TABLE, record_of, row_of, stored_of
 from runtime.ports.chain_wal import torn_bytes
 
 FORMAT = 1
@@ -43,6 +45,9 @@ DATABASE = "chain.sqlite"
 HEAD = "chain.head"
 PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes after which one reading ends, with at least one record."""
+
+PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 512")
+"""Of the writer's connection, in this order."""
 
 LOCK_WAIT_S = 2.0
 
@@ -56,6 +61,10 @@ _SCHEMA = f"""
     CREATE INDEX records_hash ON records (hash);
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {FORMAT};
+"""
+_SELECT_KEYS = f"""
+    {SELECT} JOIN json_each(?) AS wanted
+    ON source = json_extract(wanted.value, '$[0]') AND idempotency_key = json_extract(wanted.value, '$[1]')
 """
 
 _HELD: dict[Path, ChainLog] = {}
@@ -142,6 +151,21 @@ class ChainLog:
         """
         return self._read(f"{SELECT} WHERE sequence > ? ORDER BY sequence LIMIT ?", (after, limit), after + 1)
 
+    def stored(self) -> Iterator[Stored]:
+        """Every record in order, in the form of the file: verification needs no more, and messages cost as much again.
+
+        Raises `ChainLogFault` (`damaged`) when the next one cannot be read.
+        """
+        expected = 0
+        try:
+            for row in self._database.execute(f"{SELECT} ORDER BY sequence"):
+                yield stored_of(row)
+                expected += 1
+        except (sqlite3.DatabaseError, ValueError) as error:
+            if isinstance(error, sqlite3.DatabaseError) and not _is_damage(error):
+                raise
+            raise self._unreadable(expected, error) from None
+
     def find(self, sequence: int | None, hash_prefix: str | None) -> list[ChainRecord]:
         """The record of a sequence, or those whose hash begins so (at most 10)."""
         if sequence is not None:
@@ -155,15 +179,8 @@ class ChainLog:
 
     def find_keys(self, keys: Sequence[RecordKey]) -> list[ChainRecord]:
         """The records that hold one of `keys`; about 4 MiB of payload at once, ask again for the rest."""
-        found: list[ChainRecord] = []
-        size = 0
-        for key in keys:
-            question = f"{SELECT} WHERE source = ? AND idempotency_key = ?"
-            found += self._read(question, (key.source, key.idempotency_key), None)
-            size = sum(len(record.payload) for record in found)
-            if size > PAGE_BYTES:
-                break
-        return found
+        wanted = json.dumps([(key.source, key.idempotency_key) for key in keys], ensure_ascii=False)
+        return self._read(_SELECT_KEYS, (wanted,), None)
 
     def close(self) -> None:
         """Give the log up; what is committed is moved from the WAL into the database."""
@@ -268,12 +285,11 @@ class ChainLog:
     def _connect_to_write(self) -> None:
         self.path.chmod(0o600)
         self._connect("rw")
-        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        mode = self._database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        for pragma in PRAGMAS:
+            self._database.execute(f"PRAGMA {pragma}")
+        mode = self._database.execute("PRAGMA journal_mode").fetchone()[0]
         if bytes(mode) != b"wal":
             raise self._fault(PortRefusal.IO_ERROR, f"the file system does not take a write-ahead log ({mode!r})")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.execute("PRAGMA wal_autocheckpoint = 512")
 
     def _create(self) -> None:
         connection = self._database
@@ -317,7 +333,10 @@ class ChainLog:
         top = self._database.execute("SELECT max(sequence) FROM records").fetchone()[0]
         if top is None:
             return None
-        return self.find(top, None)[0]
+        newest = self.find(top, None)[0]
+        if record_hash(newest) != newest.hash:
+            raise self._damage(f"its last record ({top}) is not as it was written")
+        return newest
 
     def _check_witness(self) -> None:
         """The database must reach what was answered. A witness that cannot be read is no proof either way."""
@@ -368,8 +387,7 @@ class ChainLog:
             if isinstance(error, sqlite3.DatabaseError) and not _is_damage(error):
                 raise
             if not records:
-                which = "a record" if first is None else f"record {first}"
-                raise self._damage(f"{which} cannot be read ({error})") from None
+                raise self._unreadable(first, error) from None
         return records
 
     @contextmanager
@@ -390,6 +408,9 @@ class ChainLog:
             raise
         except UnicodeDecodeError as error:  # a message of SQLite that quotes what it found
             raise self._damage("its schema is not text") from error
+
+    def _unreadable(self, sequence: int | None, error: Exception) -> ChainLogFault:
+        return self._damage(f"{'a record' if sequence is None else f'record {sequence}'} cannot be read ({error})")
 
     def _damage(self, what: str, remedy: str = "") -> ChainLogFault:
         remedy = remedy or "keep it as it is and restore a copy, or move it away to begin a new chain"

@@ -120,19 +120,12 @@ def verify_file(directory: Path) -> Verdict:
         return Verdict(valid=False, count=0, head_hash="0" * 64, first_bad=0, problem=fault.reason)
     try:
         verifier = Verifier(log.chain_id, log.known)
-        after = -1
-        while not verifier.failed:
-            try:
-                page = log.read(after, _PAGE)
-            except ChainLogFault as fault:
-                verifier.fail(verifier.count, fault.reason)
-                break
-            if not page:
-                break
-            after = page[-1].sequence
-            for record in page:
-                if not verifier.add(record):
+        try:
+            for record in log.stored():
+                if not verifier.add_stored(record):
                     break
+        except ChainLogFault as fault:
+            verifier.fail(verifier.count, fault.reason)
         verifier.finish()
         return verifier.verdict(log.torn_tail)
     finally:

@@ -109,6 +109,31 @@ def test_text_in_another_form_is_not_canonical(text):
         check_canonical(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{"a":1,"a":1}', "twice"),
+        (b'{"a":-0.0}', "canonical form"),
+        (b'{"a":9007199254740992}', "text"),
+        (b"[NaN]", "finite"),
+        (b"1e999", "finite"),
+        (b'"\\ud800"', "surrogate"),
+        (b"[" * 33 + b"1" + b"]" * 33, "deeper"),
+        (b"[" * 34 + b"]" * 34, "deeper"),
+        (b'{"a":' * 33 + b"1" + b"}" * 33, "deeper"),
+        (b"[" * 100_000, "deeper"),
+    ],
+)
+def test_the_short_way_lets_nothing_pass_that_the_long_one_refuses(text, why):
+    with pytest.raises(CanonicalFault, match=why):
+        check_canonical(text)
+
+
+@pytest.mark.parametrize("text", [b"[" * 32 + b"1" + b"]" * 32, b"[" + b",".join([b"[]"] * 99) + b"]"])
+def test_many_brackets_are_not_depth(text):
+    check_canonical(text)
+
+
 plain = st.recursive(
     st.none()
     | st.booleans()

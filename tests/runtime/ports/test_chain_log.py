@@ -18,6 +18,7 @@ from messages.chain import Entry, RecordKey
 from messages.ports import PortRefusal
 from runtime.ports import chain_log
 from runtime.ports.chain_log import DATABASE, HEAD, PAGE_BYTES, ChainLog, ChainLogFault
+from runtime.ports.chain_rows import PLAIN_BYTES
 from runtime.ports.chain_store import read_chain, verify_file
 from runtime.ports.chain_wal import torn_bytes
 
@@ -175,6 +176,23 @@ def test_large_records_come_in_parts_and_one_always_comes(directory):
 def test_payloads_are_compressed_at_rest(directory):
     write_log(directory, following([], 1, size=100_000))
     assert sum(path.stat().st_size for path in directory.iterdir()) < 90_000
+
+
+@pytest.mark.parametrize("size", [0, PLAIN_BYTES - 40, PLAIN_BYTES, PLAIN_BYTES + 1, 5_000])
+def test_payloads_of_every_size_read_back(directory, size):
+    records = following([], 2, size=size)
+    write_log(directory, records)
+    assert read_chain(directory) == records
+    assert verify_file(directory).valid
+
+
+@pytest.mark.parametrize("change", ["time_ms = time_ms + 1", "source = 'gate'", "payload_hash = zeroblob(32)"])
+def test_a_log_whose_last_record_was_changed_is_refused(directory, change):
+    write_log(directory)
+    with sqlite3.connect(directory / DATABASE) as connection:
+        connection.execute(f"UPDATE records SET {change} WHERE sequence = {len(RECORDS) - 1}")
+    connection.close()
+    assert opened(directory) is PortRefusal.DAMAGED
 
 
 @pytest.mark.parametrize("record", [RECORDS[5], RECORDS[2], genesis("test", 0), genesis("other", 0)])
@@ -540,7 +558,7 @@ def test_a_full_disk_refuses_a_batch_whole_and_heals_by_itself(directory):
     assert len(records) > len(RECORDS)
     assert log.last == records[-1]
     with pytest.raises(ChainLogFault, match="full"):
-        log.write(following(records, 20, size=4_000)[len(records) :])
+        log.write(following(records, 200, size=4_000)[len(records) :])
     assert log.read(-1, 1000) == records
     log._connection.execute("PRAGMA max_page_count = 1000000")
     more = following(records, 20, size=4_000)
