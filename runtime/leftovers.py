@@ -315,6 +315,6 @@ def _is_socket(path: Path) -> bool:
 
 
 __all__ = [
-    "Found", "Kind", "end_processes", "end_workloads", "kill_all", "process_named", "processes_of", "remove_sockets",
-    "shared_memory", "sockets_in", "stale_sockets", "workloads_of",
+    "SHARED_MEMORY", "Found", "Kind", "end_processes", "end_workloads", "kill_all", "process_named", "processes_of",
+    "remove_sockets", "shared_memory", "sockets_in", "stale_sockets", "workloads_of",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ VERBS: dict[str, dict[str, str]] = {
         "down": "Stop the cluster in order.",
         "status": "Is it up, is everything well, and what is not.",
         "top": "A live screen: processes, links, dead letters, actors.",
-        "tree": "The tree of supervisors, live from the root; --lint: what it can cost.",
+        "tree": "The tree of supervisors, live; --lint: what it can cost.",
         "node": "Nodes and what they can do.",
     },
     "Workloads": {
@@ -38,6 +38,7 @@ VERBS: dict[str, dict[str, str]] = {
         "chain": "The audit chain: read it, verify it.",
     },
     "Tools": {
+        "doctor": "What this machine and this cluster need, and how to get it.",
         "scenario": "Run or check a scripted scenario.",
         "replay": "Replay recorded traces through a machine.",
         "actor": "Look into running actors.",
