@@ -1,7 +1,7 @@
 """Logs: JSON lines, one file per process with one writer, rotated by it (design 12).
 
-Braces in texts are never formatted, exceptions show no local values (`diagnose=False`), and a text with line ends
-stays one line.
+Braces in texts are never formatted, exceptions show no local values (`diagnose=False`), and a line is ASCII: line ends
+of any kind, terminal controls and what is no Unicode text are escaped. No field takes the place of the record's own.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def open_log(process: str, file: Path | None, *, level: str = "INFO") -> Log:
             "process": process,
             "source": record["extra"]["source"],
             "text": record["message"],
-            **record["extra"]["fields"],
         }
-        record["extra"]["line"] = json.dumps(entry, default=str, ensure_ascii=False)
+        record["extra"]["line"] = json.dumps(entry | record["extra"]["fields"] | entry, default=str)
         return "{extra[line]}\n"
 
     if file is None:
@@ -71,7 +70,7 @@ def open_log(process: str, file: Path | None, *, level: str = "INFO") -> Log:
 
     def log(level: str, source: str, text: str, fields: dict[str, Any]) -> None:
         plain = dict(fields)
-        error = plain.pop("exception", None)
+        error = plain.get("exception")
         if isinstance(error, BaseException):
             plain["exception"] = "".join(traceback.format_exception(error))
         logger.bind(source=source, fields=plain).log(level.upper(), text)
