@@ -180,7 +180,7 @@ class Context(ABC):
 
     @abstractmethod
     def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> None:
-        """Start an actor of this process. Its end is told to watchers as `Down`. Raises `ValueError` if it exists."""
+        """Start an actor of this process and watch it: its end is told as `Down`. Raises `ValueError` if it exists."""
 
     @abstractmethod
     def stop(self, address: Address) -> None:

@@ -253,7 +253,6 @@ class Supervisor(Actor[SupervisorMessage]):
         self._unlinked.discard(name)
         if isinstance(child, ActorChild):
             ctx.spawn(child.address, child.factory)
-            ctx.watch(child.address)
             ctx.run(self._await_actor(child, life, ctx))
         else:
             ctx.run(self._start_process(child, life, ctx))

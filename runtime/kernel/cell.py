@@ -679,7 +679,7 @@ class CellContext(Context):
 
     def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> None:
         if not self._cell.ended:
-            self._cell.world.spawn(address, factory)
+            self._cell.world.spawn(address, factory, watcher=self._cell.address)
 
     def stop(self, address: Address) -> None:
         if not self._cell.ended:

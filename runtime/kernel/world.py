@@ -75,16 +75,21 @@ class World(ABC):
 
     # actors
 
-    def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> Cell:
+    def spawn(self, address: Address, factory: Callable[[], Actor[Any]], watcher: Address | None = None) -> Cell:
+        """`watcher` watches from before the start: an actor may end before a `watch` that follows its spawn."""
         check_address(address)
         with self._lock:
             if address in self.cells:
                 raise ValueError(f"{address} exists already")
             cell = self.cells[address] = Cell(self, address, factory)
+            if watcher is not None:
+                self.watch(watcher, address)
         try:
             self.launch(cell)
         except BaseException:  # no thread to be had, and nobody to end it
-            del self.cells[address]
+            with self._lock:
+                del self.cells[address]
+                self._watchers.pop(address, None)
             raise
         return cell
 

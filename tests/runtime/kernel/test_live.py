@@ -213,6 +213,24 @@ def test_what_cannot_start_is_told_and_whoever_waits_for_it_is_answered(live, er
     assert live.spawn("a", Worker) == a, "the address is free for its next life"
 
 
+def test_who_starts_an_actor_is_told_its_end_however_soon_it_came(live):
+    def broken() -> Worker:
+        raise OSError("the file is not there")
+
+    class Parent(Worker):
+        def began(self, ctx: Context) -> None:
+            ctx.spawn(Address("one/child"), broken)
+            assert live.ended.get(timeout=WAIT_S)[0] == "one/child", "it is over before anything else is said"
+            ctx.reply(Text(text="began"))
+
+    heard: Queue[object] = Queue()
+    live.ask(live.spawn("a", lambda: Parent(heard)), Do(how="began"))
+    down = heard.get(timeout=WAIT_S)
+    assert isinstance(down, Down)
+    assert down.kind == "crashed"
+    assert "the file is not there" in down.reason
+
+
 def test_an_actor_told_to_stop_by_itself_while_it_starts_ends_without_hanging(live):
     class Quitter(Worker):
         def started(self, ctx: Context) -> None:
