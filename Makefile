@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test check fuzz format clean
+.PHONY: demo test check fuzz soak format clean
 demo: $(STAMP)
 	$(BIN)/sennit scenario run scenarios/first-light.toml
 
@@ -23,6 +23,11 @@ TARGET ?= list
 SECONDS ?= 60
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz.run $(TARGET) --seconds $(SECONDS)
+
+# Kill everything, under load, at random moments, about ten minutes: make soak SEED=7 ROUNDS=300.
+ROUNDS ?= 300
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 format: $(STAMP)
 	$(BIN)/ruff format .
