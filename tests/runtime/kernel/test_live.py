@@ -321,8 +321,8 @@ def test_a_slow_consumer_is_told_no_more_than_fits_and_every_refusal_is_counted(
     gate = Event()
     heard: Queue[object] = Queue()
     a = live.spawn("a", lambda: Worker(heard, gate))
-    word = Text(text="x")
-    taken = sum(tell(live, a, word) for _ in range(200_000))
+    word = Envelope(Kind.TELL, a, MAIN, Text(text="x"), tag=tag_of(Text))
+    taken = sum(map(live.world.deliver, [word] * 200_000))
     limit = live.world.cells[a].mailbox.max_messages
     assert limit <= taken <= limit + 1
     assert live.world.dead_letters["overloaded"] == 200_000 - taken
