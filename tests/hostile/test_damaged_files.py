@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_refused_or_harmless_and_never_a_crash(
     path = cluster.path / name
     whole = path.read_bytes()
     try:
-        for at in range(0, len(whole), stride):
+        for at in range(0, len(whole), stride if len(whole) < 300 else 3 * stride):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << (at % 8)
             found = loaded(cluster, path, bytes(flipped), load)
