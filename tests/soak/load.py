@@ -253,21 +253,20 @@ class Load:
     def _look(self, client: Client, random: Random) -> None:
         self._end.wait(random.uniform(0.02, 0.2))
         where = random.choice(self._nodes)
-        what: tuple[Address, Request[Any]] = random.choice(
-            [
-                (PLANE, ListInstances()),
-                (PLANE, ListNodes()),
-                (ROOT, ShowChildren()),
-                (ROOT, GetProcess()),
-                (CHAIN, Tail(count=5)),
-                (CHAIN, GetHead()),
-                (GATE, GetStatistics()),
-                (Address(f"{where}/agent"), GetStatistics()),
-                (Address(f"{where}/agent"), GetProcess()),
-            ]
-        )
-        answer = self.ledger.ask(client, *what, LOOK_TIMEOUT_S)
-        if isinstance(what[1], ListInstances) and answer.instances:
+        sights: list[tuple[Address, Request[Any]]] = [
+            (PLANE, ListInstances()),
+            (PLANE, ListNodes()),
+            (ROOT, ShowChildren()),
+            (ROOT, GetProcess()),
+            (CHAIN, Tail(count=5)),
+            (CHAIN, GetHead()),
+            (GATE, GetStatistics()),
+            (Address(f"{where}/agent"), GetStatistics()),
+            (Address(f"{where}/agent"), GetProcess()),
+        ]
+        to, request = random.choice(sights)
+        answer = self.ledger.ask(client, to, request, LOOK_TIMEOUT_S)
+        if isinstance(request, ListInstances) and answer.instances:
             line = random.choice(answer.instances)
             method = random.choice([Method.STATUS, Method.LOGS])
             self.ledger.ask(

@@ -12,15 +12,12 @@ The choices follow from the seed; the moments are the machine's, so a seed makes
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import secrets
-import signal
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 from statistics import median
 
@@ -29,25 +26,19 @@ from actors.chain.canonical import encode
 from messages.chain import Append, Entry, Verify
 from messages.control import LifeState, Method
 from messages.placement import InstanceLine, InstanceOrder, ListInstances, ListNodes, PlaceOrder
-from messages.supervision import ChildState, ShowChildren
+from messages.supervision import ChildState, ChildView, ShowChildren
 from runtime.client import Client
 from runtime.ports.chain_store import read_chain, verify_file
 from tests.soak.ground import LARGE, SMALL, Ground, SoakFailed, until
+from tests.soak.kills import Kills
 from tests.soak.load import CHAIN, PLANE, ROOT, SOURCE, Configurations, Ledger, Load
 from tests.soak.story import problems_of
-from tests.soak.watch import Seen, Usage, Watch, growth, middle, usage_of
+from tests.soak.watch import Usage, Watch, growth, middle, usage_of
 
 SERVE_LIMIT_S = 30.0
 REST_EVERY = 25
 ROOT_LIVES_FOR = 2 / 3
 """Until then the root is not killed: it must not grow. From then on it is."""
-
-PROCESSES = ("chain", "gate", "controller")
-KINDS = {
-    "chain": 10, "gate": 8, "controller": 16, "node": 22, "shim": 8, "workload": 8,
-    "term": 4, "two": 8, "again": 10, "pause": 8, "hang": 1, "root": 4, "all": 2,
-}  # fmt: skip
-"""How often each is picked, relative to the others."""
 
 
 class Soak:
@@ -61,10 +52,10 @@ class Soak:
         self.load = Load(self.ground, self.configurations, self.ledger, seed)
         self.watch = Watch(self.ground.folder, self.configurations.pinned_digests(), root=lambda: self.ground.root_pid)
         self.client = Client.connect(self.ground.cluster)
+        self.kills = Kills(self.ground, self.watch, self.ledger, self.client, self.random)
         self.anchors: dict[str, int] = {}
         self.recoveries: dict[str, list[float]] = defaultdict(list)
         self.rests: list[dict[str, Usage]] = []
-        self.killed: list[Seen] = []
         self.exits: set[tuple[str, int, str]] = set()
         self.marks = 0
         self.began = time.monotonic()
@@ -95,123 +86,24 @@ class Soak:
     # a round
 
     def _round(self, number: int, *, root: bool) -> None:
-        kinds = [kind for kind in KINDS if root or kind not in ("root", "all")]
-        kind = self.random.choices(kinds, [KINDS[kind] for kind in kinds])[0]
-        self._sleep(0.0, 0.5)
-        self.killed.clear()
-        told = getattr(self, f"_kill_{kind}", self._kill_process)(kind)
+        kind = self.kills.pick_kind(root=root)
+        time.sleep(self.random.uniform(0.0, 0.4))
+        told = self.kills.one(kind)
         took = self._serve()
         self._note(kind, took)
         if self.verbose:
             self.tell(f"{self._at()} {number:4} {kind:10} {told}; serves after {took:.2f} s")
         self._check()
 
-    def _kill_process(self, kind: str) -> str:
-        name = self.random.choice(self.nodes) if kind == "node" else kind
-        return self._kill_named(name)
-
-    def _kill_term(self, _: str) -> str:
-        """Ask a process to end, as an operator might: it ends in order, and comes back all the same."""
-        return self._kill_named(self.random.choice([*PROCESSES, *self.nodes]), signal.SIGTERM)
-
-    def _kill_two(self, _: str) -> str:
-        names = self.random.sample([*PROCESSES, *self.nodes], 2)
-        return " and ".join(self._kill_named(name) for name in names)
-
-    def _kill_again(self, _: str) -> str:
-        """Kill it, and the next life while it starts."""
-        name = self.random.choice([*PROCESSES, *self.nodes])
-        first = self._kill_named(name)
-        self._sleep(0.05, 1.0)
-        return f"{first}, then {self._kill_named(name)}"
-
-    def _kill_pause(self, _: str) -> str:
-        """Stop it for less than a hang, or a shim for longer than its agent waits for it."""
-        name = self.random.choice([*PROCESSES, *self.nodes, "root", "shim"])
-        found = self._pick(name)
-        if found is None:
-            return f"{name} is not there"
-        for_s = self.random.uniform(0.1, 2.0)
-        with suppress(ProcessLookupError):
-            os.kill(found.pid, signal.SIGSTOP)
-            time.sleep(for_s)
-            if found.lives():
-                os.kill(found.pid, signal.SIGCONT)
-        return f"{found.name} ({found.pid}) stood still for {for_s:.1f} s"
-
-    def _kill_hang(self, _: str) -> str:
-        """Stop a process until the root finds that it hangs."""
-        name = self.random.choice([*PROCESSES, *self.nodes])
-        found = self.watch.process(name)
-        if found is None:
-            return f"{name} is not there"
-        with suppress(ProcessLookupError):
-            os.kill(found.pid, signal.SIGSTOP)
-        took = until(lambda: found.lives() and "it lives", 20.0, f"{name} hangs and is killed")
-        return f"{name} ({found.pid}) stopped, killed after {took:.1f} s"
-
-    def _kill_root(self, _: str) -> str:
-        """Kill the root; a new one comes at once, as a service's would, or when its children have left."""
-        old = self.ground.root_pid
-        self.ground.kill_root()
-        at_once = self.random.random() < 0.5
-        if not at_once:
-            until(self._processes_left, 8.0, "the children leave after their root")
-        self.ground.launch()
-        return f"root ({old}), the next {'at once' if at_once else 'when all had left'}"
-
-    def _kill_all(self, _: str) -> str:
-        """Kill the root and its children at one time: no pipe tells anybody anything."""
-        found = [one for one in self.watch.look() if one.kind == "process"]
-        for one in found:
-            with suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-        self.ground.kill_root()
-        self.ground.launch()
-        return f"the root and {len(found)} processes"
-
-    def _kill_shim(self, kind: str) -> str:
-        found = self._pick(kind)
-        if found is None:
-            return f"no {kind} to kill"
-        self._kill(found)
-        return f"{kind} of {found.name} ({found.pid})"
-
-    _kill_workload = _kill_shim
-
-    def _kill_named(self, name: str, number: int = signal.SIGKILL) -> str:
-        found = self.watch.process(name)
-        if found is None:
-            return f"{name} is not there"
-        self._kill(found, number)
-        return f"{name} ({found.pid}, {found.age_s:.1f} s old)"
-
-    def _kill(self, found: Seen, number: int = signal.SIGKILL) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(found.pid, number)
-        self.killed.append(found)
-
-    def _pick(self, what: str) -> Seen | None:
-        """A process by name, or any shim or workload but those of the anchors."""
-        if what == "root":
-            return next((one for one in self.watch.look() if one.pid == self.ground.root_pid), None)
-        if what not in ("shim", "workload"):
-            return self.watch.process(what)
-        found = [one for one in self.watch.look() if one.kind == what and one.name not in self.anchors]
-        return self.random.choice(sorted(found, key=lambda one: one.name)) if found else None
-
-    def _processes_left(self) -> str:
-        return ", ".join(f"{one.name} ({one.pid})" for one in self.watch.look() if one.kind == "process")
-
     # looking
 
     def _serve(self) -> float:
         """Seconds until all runs, every node is alive, nothing is unsettled, and the chain writes."""
-        return until(self._not_serving, SERVE_LIMIT_S, "the cluster serves")
+        return until(self._not_serving, SERVE_LIMIT_S, "the cluster serves", every_s=0.06)
 
     def _not_serving(self) -> str:
         self.ground.check_root()
-        if living := [one for one in self.killed if one.lives()]:
+        if living := [one for one in self.kills.killed if one.lives()]:
             return f"killed, and it lives: {living}"
         try:
             tree = self.ledger.ask(self.client, ROOT, ShowChildren(), 2.0)
@@ -219,7 +111,7 @@ class Soak:
             if waiting := [child for child in tree.children if child.state is not ChildState.RUNNING]:
                 return "; ".join(f"{child.name} is {child.state.value} ({child.last_exit})" for child in waiting)
             if absent := [
-                one.name for one in self.killed if one.kind == "process" and not self.watch.process(one.name)
+                one.name for one in self.kills.killed if one.kind == "process" and not self.watch.process(one.name)
             ]:
                 return f"said to run, and no process: {absent}"  # its end was not seen yet
             nodes = self.ledger.ask(self.client, PLANE, ListNodes(), 2.0).nodes
@@ -294,6 +186,7 @@ class Soak:
                 raise SoakFailed(f"the anchor of {node} was not placed")
             self.load.keep.add(placed.instance_id)
         self.anchors = {line.instance_id: line.pid or 0 for line in self._lines()}
+        self.kills.spared = self.anchors.keys()
 
     def _check_anchors(self) -> None:
         now = {line.instance_id: line.pid for line in self._lines() if line.instance_id in self.anchors}
@@ -319,14 +212,14 @@ class Soak:
         self.ground.configure(SMALL)
         self.ground.launch()
         self._serve()
-        name = self.random.choice([*PROCESSES, *self.nodes])
+        name = self.kills.pick_process()
         before = {one.name: one.pid for one in self.watch.look() if one.kind == "process" and one.name != name}
         for _ in range(SMALL.intensity + 1):
             until(lambda: self.watch.process(name) is None and "not there", 10.0, f"{name} is there to be killed")
             killed = self._child(name).restarts
-            self._kill_named(name)
-            until(lambda killed=killed: self._child(name).restarts <= killed and "not seen", 10.0, "a kill is seen")
-        self.killed.clear()
+            self.kills.by_name(name)
+            self._wait_restart(name, after=killed)
+        self.kills.killed.clear()
         child = self._child(name)
         if child.state is not ChildState.PARKED or child.budget_left != 0:
             raise SoakFailed(f"{name} was killed {SMALL.intensity + 1} times and is not parked: {child}")
@@ -338,9 +231,13 @@ class Soak:
             raise SoakFailed(f"{name} was parked, and others went with it: {before}, then {after}")
         self.tell(f"{self._at()} {name} was parked, its siblings stayed, it served again after {took:.1f} s")
 
-    def _child(self, name: str):
+    def _wait_restart(self, name: str, *, after: int) -> None:
+        until(lambda: self._child(name).restarts <= after and "not seen", 10.0, f"the end of {name} is seen")
+
+    def _child(self, name: str) -> ChildView:
         children = self.ledger.ask(self.client, ROOT, ShowChildren(), 5.0).children
-        return next(child for child in children if child.name == name)
+        found: ChildView = next(child for child in children if child.name == name)
+        return found
 
     def _finish(self) -> None:
         """Take everything down; then nothing is left, and the chain tells all of it."""
@@ -407,9 +304,6 @@ class Soak:
 
     def _note(self, kind: str, took: float) -> None:
         self.recoveries[kind].append(took)
-
-    def _sleep(self, least_s: float, most_s: float) -> None:
-        time.sleep(self.random.uniform(least_s, most_s))
 
     def _at(self) -> str:
         return f"{time.monotonic() - self.began:6.1f}"
