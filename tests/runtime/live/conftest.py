@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -86,9 +86,9 @@ class Life:
 class Live:
     """A cluster directory and, while it is up, its root process and a client."""
 
-    def __init__(self, folder: Path, package: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, package: Path, nodes: Sequence[str], **settings: Any) -> None:
         self.folder = folder
-        self.cluster: Cluster = init_cluster(folder / "c", **settings)
+        self.cluster: Cluster = init_cluster(folder / "c", nodes, **settings)
         self.package = folder / "hostwatch"
         pack(package, self.package)
         sign(self.package, self.cluster.signer_key())
@@ -254,10 +254,10 @@ MakeCluster = Callable[..., Live]
 def _making(package: Path) -> Iterator[MakeCluster]:
     with ExitStack() as stack:
 
-        def make(**settings: Any) -> Live:
+        def make(nodes: Sequence[str] = ("shed",), **settings: Any) -> Live:
             # a short path: that of a socket has at most 107 bytes
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sennit-live-"))
-            live = Live(Path(folder).resolve(), package, **settings)
+            live = Live(Path(folder).resolve(), package, nodes, **settings)
             stack.callback(live.close)
             return live
 
@@ -279,5 +279,5 @@ def shared(hostwatch_dir: Path) -> Iterator[Live]:
     """One cluster for the tests that leave it as they found it; its budget outlasts all of them."""
     making = _making(hostwatch_dir)
     make = next(making)
-    yield make(restarts=Restarts(intensity=1000), times=Times(stop_grace_s=2.0)).up()
+    yield make(("attic", "shed", "loft"), restarts=Restarts(intensity=1000), times=Times(stop_grace_s=2.0)).up()
     making.close()
