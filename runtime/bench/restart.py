@@ -21,60 +21,27 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeVar
 
-from actors.actor import AskFailed
 from messages.base import Address
-from messages.control import CtlConfig, Interval, Method
-from messages.placement import InstanceOrder, ListNodes, PlaceOrder
+from messages.control import Method
+from messages.placement import InstanceOrder
 from messages.supervision import ShowChildren
 from messages.system import GetState
+from runtime.bench.cluster import LIMIT_S, PLANE, ROOT, bare_python_s, place, running, unload, until
 from runtime.bench.machine import machine
 from runtime.client import Client
 from runtime.cluster.cluster import Cluster
-from runtime.cluster.create import init_cluster
-from runtime.cluster.settings import Restarts
-from runtime.packages.directory import pack, sign
 from runtime.up import all_running
-
-A = TypeVar("A")
 
 ROUNDS = 20
 NODE = "shed"
-LIMIT_S = 30.0
-POLL_S = 0.002
-
-ROOT, PROCESSES = Address("root/supervisor"), Address("root/processes")
-PLANE = Address("controller/plane")
-
-_COG = """\
-[cog]
-id = "idle"
-version = "0.1.0"
-description = "Waits for SIGTERM"
-[resources]
-ram_mb = 64
-cpu_pct = 5
-[console]
-max_runtime_secs = 600
-output_limit_bytes = 4096
-[simulation]
-behaviour = "hostwatch"
-[package]
-release_url = "urn:sennit:bench:idle"
-binaries = { noarch = "idle.py" }
-"""
-_IDLE = "import signal\nsignal.sigwait({signal.SIGTERM})\n"
+PROCESSES = Address("root/processes")
 
 
 @dataclass(frozen=True)
@@ -106,8 +73,13 @@ class _Round:
 
 def run(rounds: int = ROUNDS) -> Restarted:
     """Raises `RuntimeError` when the cluster does not come up or back."""
-    with tempfile.TemporaryDirectory(prefix="sb-") as name, _cluster(Path(name)) as (cluster, client, instance):
+    with (
+        tempfile.TemporaryDirectory(prefix="sb-") as name,
+        running(Path(name), ["attic", NODE, "loft"]) as (cluster, client, package),
+    ):
+        instance = place(client, package, NODE)
         taken = [_round(cluster, client, instance) for _ in range(rounds + 1)][1:]  # the first fills caches
+        unload(client, instance)
         noticed = [one.noticed_ms for one in taken]
         serving = [one.serving_ms for one in taken]
         return Restarted(
@@ -136,30 +108,24 @@ def _round(cluster: Cluster, client: Client, instance: str) -> _Round:
         select.select([pidfd], [], [], LIMIT_S)  # from here on no answer can be the old process's
     finally:
         os.close(pidfd)
-    _until("the killed node serves", lambda: client.ask(PLANE, order, 2.0))
+    until("the killed node serves", lambda: client.ask(PLANE, order, 2.0))
     serving_ms = (time.monotonic() - killed) * 1000
     successor: int = client.ask(PROCESSES, GetState()).state[NODE]["pid"]
     processor_ms = (
         sum(int(one.read_text().split()[0]) for one in Path(f"/proc/{successor}/task").glob("*/schedstat")) / 1e6
     )
-    noticed = _until("the root's line", lambda: root_log.time_of("child ended"))
-    started = _until("the node's line", lambda: node_log.time_of("process starts"))
-    ready = _until("the agent's line", lambda: node_log.time_of("node agent ready"))
-    _until("the root sees it ready", lambda: all_running(client.ask(ROOT, ShowChildren())))
+    noticed = until("the root's line", lambda: root_log.time_of("child ended"))
+    started = until("the node's line", lambda: node_log.time_of("process starts"))
+    ready = until("the agent's line", lambda: node_log.time_of("node agent ready"))
+    until("the root sees it ready", lambda: all_running(client.ask(ROOT, ShowChildren())))
     return _Round(
         noticed_ms=max(0.0, noticed - killed_wall) * 1000,
         started_ms=(started - killed_wall) * 1000,
         ready_ms=(ready - killed_wall) * 1000,
         processor_ms=processor_ms,
         serving_ms=serving_ms,
-        bare_ms=_bare_python_ms(),
+        bare_ms=bare_python_s() * 1000,
     )
-
-
-def _bare_python_ms() -> float:
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return (time.monotonic() - began) * 1000
 
 
 class _Tail:
@@ -177,56 +143,6 @@ class _Tail:
                 if line.endswith(b"\n") and (entry := json.loads(line))["text"] == text:
                     return datetime.fromisoformat(entry["time"]).timestamp()
         return None
-
-
-@contextmanager
-def _cluster(folder: Path) -> Iterator[tuple[Cluster, Client, str]]:
-    """A running cluster, a client, and the instance that runs on `NODE`."""
-    first_s = Restarts().backoff_first_s
-    cluster = init_cluster(
-        folder / "c",
-        ["attic", NODE, "loft"],
-        name="bench",
-        restarts=Restarts(intensity=1000, backoff_first_s=first_s, backoff_ceiling_s=first_s),
-    )
-    source, package = folder / "idle-source", folder / "idle"
-    source.mkdir()
-    (source / "cog.toml").write_text(_COG)
-    (source / "idle.py").write_text(_IDLE)
-    pack(source, package)
-    sign(package, cluster.signer_key())
-    command = [sys.executable, "-P", "-m", "runtime.up", str(cluster.path)]
-    root = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    try:
-        with Client.connect(cluster) as client:
-            _until("the cluster is up", lambda: all_running(client.ask(ROOT, ShowChildren(), 2.0)))
-            _until("every node beats", lambda: all(node.reachable for node in client.ask(PLANE, ListNodes()).nodes))
-            order = PlaceOrder(package_dir=str(package), config=CtlConfig(mode=Interval(secs=1)), pin=NODE)
-            placed = _until("the workload is placed", lambda: client.ask(PLANE, order, LIMIT_S).placed)
-            try:
-                yield cluster, client, placed.instance_id
-            finally:
-                for method in (Method.STOP, Method.UNLOAD):
-                    client.ask(PLANE, InstanceOrder(method=method.value, instance=placed.instance_id), LIMIT_S)
-    finally:
-        root.terminate()
-        root.wait(LIMIT_S)
-
-
-def _until(what: str, attempt: Callable[[], A | None]) -> A:
-    """The first true result. Raises `RuntimeError`."""
-    deadline = time.monotonic() + LIMIT_S
-    last = ""
-    while time.monotonic() < deadline:
-        try:
-            found = attempt()
-        except AskFailed as failed:
-            last = f": {failed}"
-        else:
-            if found:
-                return found
-        time.sleep(POLL_S)
-    raise RuntimeError(f"not within {LIMIT_S:g} s: {what}{last}")
 
 
 def _p90(values: list[float]) -> float:

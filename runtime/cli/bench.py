@@ -1,4 +1,4 @@
-"""`sennit bench`: measure messaging, the chain and restarts on this machine (design 11)."""
+"""`sennit bench`: measure messaging, the chain, placement and restarts on this machine (design 11)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = verbs()
 
 @app.callback()
 def bench() -> None:
-    """Measure messaging, the chain and restarts.
+    """Measure messaging, the chain, placement and restarts.
 
     \b
     Examples:
@@ -63,16 +63,64 @@ def chain(as_json: JsonOption = False) -> None:
         print_document(asdict(measured))
         return
     print_table(
-        ("", "appends/s, singly", "appends/s, grouped", "group"),
+        ("", "appends/s, singly", "of raw", "appends/s, grouped", "of raw", "group"),
         [
-            (made.name, f"{made.single_per_s:,.0f}", f"{made.grouped_per_s:,.0f}", f"{made.batch:.0f}")
+            (
+                made.name,
+                f"{made.single_per_s:,.0f}",
+                f"{made.single_share:.0%}",
+                f"{made.grouped_per_s:,.0f}",
+                f"{made.grouped_share:.0%}",
+                f"{made.batch:.0f}",
+            )
             for made in measured.appends
         ],
     )
     print()
     print_table(
-        ("", "records", "verified/s"), [(read.name, read.records, f"{read.per_s:,.0f}") for read in measured.verified]
+        ("", "records", "verified/s", "of its bound"),
+        [(read.name, read.records, f"{read.per_s:,.0f}", f"{read.share:.0%}") for read in measured.verified],
     )
+    print_facts([("machine", measured.machine)])
+
+
+@app.command()
+def place(as_json: JsonOption = False) -> None:
+    """Placement: the pure decision, an order on the simulated world, an order to a cluster of processes.
+
+    \b
+    Example:
+      sennit bench place
+    """
+    measured = _run("place")
+    if as_json:
+        print_document(asdict(measured))
+        return
+    print_table(
+        ("engine alone: nodes", "eligible", "decision", "decisions/s"),
+        [
+            (one.nodes, one.eligible, f"{one.decision_ms:.1f} ms", f"{one.decisions_per_s:,.0f}")
+            for one in measured.engine
+        ],
+    )
+    print()
+    print_table(
+        ("simulated world: nodes", "dry run", "placement", "engine alone"),
+        [
+            (one.nodes, f"{one.dry_run_ms:.1f} ms", f"{one.place_ms:.1f} ms", f"{one.engine_ms:.1f} ms")
+            for one in measured.simulated
+        ],
+    )
+    print()
+    live = measured.live
+    print_table(
+        ("live cluster: nodes", "dry run", "placement", "bare python"),
+        [(live.nodes, f"{live.dry_run_ms:.1f} ms", f"{live.place_ms:.1f} ms", f"{live.bare_python_ms:.1f} ms")],
+    )
+    for what, busy in (("dry run", live.dry_run_busy_ms), ("placement", live.place_busy_ms)):
+        print()
+        print_table((f"busy for a {what}", ""), [(kind, f"{busy_ms:.1f} ms") for kind, busy_ms in busy.items()])
+    print_facts([("machine", measured.machine)])
 
 
 @app.command()
