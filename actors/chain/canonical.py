@@ -90,11 +90,17 @@ def _is_surely_canonical(data: bytes) -> bool:
 
 
 def _is_nested_within(value: Json, levels: int) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return levels >= 0 and (
-        not isinstance(value, list) or all(_is_nested_within(member, levels - 1) for member in value)
-    )
+    level: list[Json] = [value]
+    for _ in range(levels + 1):
+        level = [
+            member
+            for holder in level
+            if isinstance(holder, dict | list)
+            for member in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not level:
+            return True
+    return False
 
 
 _Path: TypeAlias = "tuple[()] | tuple[_Path, str | int]"
@@ -105,6 +111,12 @@ def _canonical(value: object, path: _Path, depth: int) -> Json:
     if depth > DEPTH_LIMIT:
         raise CanonicalFault(f"nested deeper than {DEPTH_LIMIT} levels")
     match value:
+        case str():
+            return _text(value, path)
+        case dict():
+            return {_key(key, path): _canonical(member, (path, key), depth + 1) for key, member in value.items()}
+        case list() | tuple():
+            return [_canonical(member, (path, place), depth + 1) for place, member in enumerate(value)]
         case None | bool():
             return value
         case int():
@@ -115,12 +127,6 @@ def _canonical(value: object, path: _Path, depth: int) -> Json:
             if not isfinite(value):
                 raise CanonicalFault(f"{_written(path)}: {value} is not a finite number")
             return float(value) + 0.0  # -0.0 + 0.0 is 0.0
-        case str():
-            return _text(value, path)
-        case dict():
-            return {_key(key, path): _canonical(member, (path, key), depth + 1) for key, member in value.items()}
-        case list() | tuple():
-            return [_canonical(member, (path, place), depth + 1) for place, member in enumerate(value)]
         case _:
             raise CanonicalFault(f"{_written(path)}: {type(value).__name__} has no JSON form")
 
@@ -140,10 +146,11 @@ def _key(key: object, path: _Path) -> str:
 
 
 def _text(text: str, path: _Path) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise CanonicalFault(f"{_written(path)}: text holds a lone surrogate") from None
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise CanonicalFault(f"{_written(path)}: text holds a lone surrogate") from None
     return str(text)  # an enum's text, not the enum
 
 
