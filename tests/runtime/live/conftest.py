@@ -99,21 +99,22 @@ class Live:
 
     # the root
 
-    def launch(self) -> subprocess.Popen[bytes]:
-        """Start a root and leave it alone."""
+    def launch(self, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a root, with more in its environment, and leave it alone."""
         with (self.folder / "up.err").open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "runtime.up", str(self.cluster.path)],
                 cwd=REPOSITORY,
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def up(self) -> Live:
+    def up(self, **environment: str) -> Live:
         """Until every process runs and every node is alive."""
-        self.root = self.launch()
+        self.root = self.launch(**environment)
         self.wait_running()
         self.wait_alive()
         return self
@@ -279,5 +280,6 @@ def shared(hostwatch_dir: Path) -> Iterator[Live]:
     """One cluster for the tests that leave it as they found it; its budget outlasts all of them."""
     making = _making(hostwatch_dir)
     make = next(making)
-    yield make(("attic", "shed", "loft"), restarts=Restarts(intensity=1000), times=Times(stop_grace_s=2.0)).up()
+    live = make(("attic", "shed", "loft"), restarts=Restarts(intensity=1000), times=Times(stop_grace_s=2.0))
+    yield live.up(PYTHONDONTWRITEBYTECODE="1")
     making.close()

@@ -29,6 +29,13 @@ def test_an_idle_process_takes_at_most_25_mb_and_a_shim_8(shared):
     assert shim <= SHIM_LIMIT_KB
 
 
+def test_processes_keep_bytecode_even_where_the_root_was_told_not_to(shared):
+    """Or each of them compiles everything at every restart."""
+    for pid in shared.pids().values():
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert b"PYTHONDONTWRITEBYTECODE=1" not in environment
+
+
 @pytest.mark.parametrize("program", ["runtime.process", "runtime.up"])
 def test_processes_load_nothing_that_only_the_command_line_or_others_need(program):
     useless = {"asyncio", "ssl", "typer", "rich", "click", "argparse", "sqlite3", "unittest", "email", "http"}
