@@ -186,8 +186,10 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir(mode=0o700)
         process = _spawn(run, directory / "data", spec, lock, ready_write)
-    except (OSError, SpawnFailed) as error:
+    except BaseException as error:
         os.close(ready_read)
+        if not isinstance(error, OSError | SpawnFailed):
+            raise
         errno = error.errno if isinstance(error, OSError) else None
         raise ShimFailed(f"the shim of {spec.instance_id} cannot be started: {error}", errno) from error
     finally:
@@ -195,7 +197,7 @@ def start(directory: Path, spec: LaunchSpec) -> ShimHandle:
         os.close(lock)  # the shim holds it now
     try:
         answer = _first_word(ready_read, process)
-    except ShimFailed:
+    except BaseException:
         _abandon(process)
         raise
     finally:
@@ -336,12 +338,20 @@ def _first_word(ready: int, process: ProcessHandle) -> dict[str, Any]:
             raise ShimFailed(f"shim {process.pid} is silent for {START_TIMEOUT_S:g} s; it was killed")
         part = os.read(ready, 4096)
         if not part:
-            assert process.stderr_fd is not None
-            said = os.read(process.stderr_fd, 8192).decode(errors="replace").strip()
+            said = _last_words(process)
             raise ShimFailed(f"shim {process.pid} died at its start: {said[-500:] or 'without a word'}")
         line += part
     answer: dict[str, Any] = json.loads(line)
     return answer
+
+
+def _last_words(process: ProcessHandle) -> str:
+    """What it wrote before it died; nothing when it, or a child of it, holds its end of the pipe still."""
+    assert process.stderr_fd is not None
+    try:
+        return os.read(process.stderr_fd, 8192).decode(errors="replace").strip()
+    except BlockingIOError:
+        return ""
 
 
 def _abandon(process: ProcessHandle) -> None:

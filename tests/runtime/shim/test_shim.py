@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import select
 import signal
 import socket
@@ -545,3 +546,33 @@ def test_many_shims_started_and_killed_at_once_leave_nobody(tmp_path, exits):
         ended.get(timeout=WAIT_S)
     marks = [f"SENNIT_INSTANCE=cam-many-{number}".encode() for number in range(12)]
     assert [one.pid for one in proc.processes() if any(proc.has_mark(one.pid, mark) for mark in marks)] == []
+
+
+def test_a_shim_that_dies_at_its_start_while_its_child_lives_is_told_and_reaped(host, tmp_path, monkeypatch):
+    """As when it is killed between its fork and the leader's program: the leader holds its standard error a while."""
+    script = tmp_path / "dying.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, sys
+            if os.fork() == 0:
+                for word in sys.argv:
+                    if word.startswith("ready_fd="):
+                        os.close(int(word.partition("=")[2]))
+                os.setpgid(0, 0)
+                os.open(sys.argv[-1], os.O_RDONLY)  # until the test is over
+                os._exit(0)
+            os._exit(1)
+            """
+        )
+    )
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    monkeypatch.setattr(client, "SHIM", str(script))
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(ShimFailed, match=r"shim \d+ died at its start: without a word") as failed:
+        client.start(host.directory, host.spec([str(held)]))
+    os.close(os.open(held, os.O_WRONLY))  # the child of the shim ends
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    pid = int(re.search(r"shim (\d+)", str(failed.value))[1])
+    assert proc.stat(pid) is None, "it was not reaped"
