@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, process_of, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
 
 if TYPE_CHECKING:
-    from messages.base import Address
+    from messages.base import Address, Request
+    from runtime.client import Client
 
 app = verbs()
 _TIMEOUT_S = 5.0
+
+A = TypeVar("A")
 
 AddressArgument = Annotated[str, typer.Argument(metavar="ADDRESS", help="For example controller/plane.")]
 
@@ -50,7 +53,7 @@ def list_actors(
     rows: list[ActorRow] = []
     silent: dict[str, str] = {}
     with connected(cluster) as (found, client):
-        peers = [found.process(process)] if process else lasting(found)
+        peers = [process_of(found, process)] if process else lasting(found)
         for name in [peer.name for peer in peers]:
             try:
                 rows += client.ask(Address(f"{name}/supervisor"), ListActors(), _TIMEOUT_S).actors
@@ -80,8 +83,8 @@ def state(address: AddressArgument, cluster: ClusterOption = None, as_json: Json
 
     target = _address(address)
     with connected(cluster, target.partition("/")[0]) as (_, client):
-        report = client.ask(target, GetState(), _TIMEOUT_S)
-        counters = client.ask(target, GetStatistics(), _TIMEOUT_S)
+        report = _ask(client, target, GetState(), _TIMEOUT_S)
+        counters = _ask(client, target, GetStatistics(), _TIMEOUT_S)
     if as_json:
         print_document({"address": report.address, "state": report.state, "statistics": counters})
         return
@@ -113,7 +116,7 @@ def trace(
 
     target = _address(address)
     with connected(cluster, target.partition("/")[0]) as (_, client):
-        report = client.ask(target, Trace(count=count, seconds=seconds), seconds + _TIMEOUT_S)
+        report = _ask(client, target, Trace(count=count, seconds=seconds), seconds + _TIMEOUT_S)
     if as_json:
         print_document(report)
         return
@@ -121,6 +124,18 @@ def trace(
         ("at", "from", "message", "took"),
         [(f"{line.at_s:.3f}", line.sender, line.message, f"{line.handled_us} us") for line in report.lines],
     )
+
+
+def _ask(client: Client, target: Address, request: Request[A], timeout_s: float) -> A:
+    from actors.actor import AskFailed
+
+    try:
+        return client.ask(target, request, timeout_s)
+    except AskFailed as failed:
+        if failed.code != "no_such_actor":
+            raise
+        listed = f"sennit actor ls {target.partition('/')[0]}"
+        raise Failed(ExitCode.USAGE, "no_such_actor", f"there is no actor {target} now", listed) from None
 
 
 def _address(text: str) -> Address:

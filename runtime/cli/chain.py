@@ -65,7 +65,7 @@ def tail(
         else:
             names = node_names(found)
             columns = ("seq", "time", "source", "kind", "hash", "payload")
-            print_table(columns, [_row(record, names) for record in records], shorten="payload")
+            print_table(columns, [_row(record, names) for record in records], shorten=True)
         return
     from messages.base import Address
     from messages.chain import Tail
@@ -195,17 +195,31 @@ def _row(record: ChainRecord, names: Mapping[str, str]) -> tuple[object, ...]:
     phase = payload.get("phase") if isinstance(payload, dict) else None
     kind = f"{record.kind}/{phase}" if phase else record.kind
     time_of_day = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
-    return record.sequence, time_of_day, record.source, kind, record.hash[:16], _brief(payload, names)
+    return record.sequence, time_of_day, record.source, kind, record.hash[:12], _brief(payload, names)
 
 
 def _brief(payload: Any, names: Mapping[str, str]) -> str:
     """The members of a payload that tell most, on one line; nodes by their names."""
     if not isinstance(payload, dict):
         return str(payload)
+    payload = {**payload, **_nested(payload)}
     told = [(name, payload[name]) for name in _TELLING if payload.get(name) not in (None, "", False)]
     rest = [(name, value) for name, value in payload.items() if name not in (*_TELLING, *_DULL)]
     plain = [(name, value) for name, value in (*told, *rest) if isinstance(value, (str, int, float))]
     return " ".join(f"{name}={_short(names.get(str(value), value))}" for name, value in plain)
+
+
+def _nested(payload: dict[str, Any]) -> dict[str, Any]:
+    """What a decision or a judgement keeps one level deeper, in a word each."""
+    match payload:
+        case {"decision": {"placement": {"node_id": node, "variant": variant}, "name": workload}}:
+            return {"decision": "placed", "workload": workload, "node": node, "variant": variant}
+        case {"decision": {"name": workload}}:
+            return {"decision": "unplaceable", "workload": workload}
+        case {"decision": str(), "workload": {"package_id": package}}:
+            return {"package": package}
+        case _:
+            return {}
 
 
 def _short(value: object) -> object:

@@ -73,7 +73,10 @@ def _from_chain(decision_id: str, given: Path | None, as_json: bool) -> ExitCode
     names = node_names(cluster)
     text = _explained(decision, names)
     if as_json:
-        story = [{"sequence": later.sequence, "kind": later.kind, "payload": _payload(later)} for later in followed]
+        story = [
+            {"sequence": later.sequence, "source": later.source, "kind": later.kind, "payload": _payload(later)}
+            for later in followed
+        ]
         print_document({"decision_id": record.hash, "decision": decision, "explain": text, "followed": story})
         return ExitCode.DONE
     print(text, end="")
@@ -81,9 +84,8 @@ def _from_chain(decision_id: str, given: Path | None, as_json: bool) -> ExitCode
     if followed:
         print("on the chain:")
         for later in followed:
-            print(
-                f"  {later.sequence}  {later.kind}/{_payload(later).get('phase', '-')}  {_told(_payload(later), names)}"
-            )
+            told = _told(_payload(later), names)
+            print(f"  {later.sequence}  {later.source} {later.kind}/{_payload(later).get('phase', '-')}  {told}")
     return ExitCode.DONE
 
 

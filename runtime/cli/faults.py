@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import sys
 
 from runtime.cli.output import ExitCode, Failed
@@ -18,7 +20,16 @@ def failure_of(error: Exception) -> Failed | None:
     for module, convert in _CONVERTERS.items():
         if module in sys.modules and (failure := convert(error)) is not None:
             return failure
-    return None
+    return _file(error) if isinstance(error, OSError) and error.filename is not None else None
+
+
+def _file(error: OSError) -> Failed:
+    """A file or folder that the system would not let us read or write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failed(
+            ExitCode.REFUSED, "disk_full", f"{error.filename}: {error.strerror}", "df -h, and free some space"
+        )
+    return Failed(ExitCode.USAGE, "file", f"{error.filename}: {error.strerror}")
 
 
 def _cluster(error: Exception) -> Failed | None:
@@ -31,7 +42,7 @@ def _cluster(error: Exception) -> Failed | None:
             exit_code = ExitCode.NO_CLUSTER
         case ClusterFaultCode.INVALID | ClusterFaultCode.PATH_TOO_LONG:
             exit_code = ExitCode.USAGE
-        case ClusterFaultCode.OUT_OF_DATE | ClusterFaultCode.FOREIGN_STATE:
+        case ClusterFaultCode.OUT_OF_DATE | ClusterFaultCode.FOREIGN_STATE | ClusterFaultCode.MISSING:
             exit_code = ExitCode.DAMAGED
         case _:
             exit_code = ExitCode.REFUSED
@@ -97,7 +108,7 @@ def _ask(error: Exception) -> Failed | None:
         case AskFailure.REFUSED | AskFailure.WOULD_DEADLOCK:
             code = error.code or error.failure.value
             exit_code = _REFUSALS.get(code, ExitCode.REFUSED)
-            return Failed(exit_code, code, f"{error.to} refused ({code}): {error.reason}", _REMEDIES.get(code, ""))
+            return Failed(exit_code, code, f"{error.to} refused ({code}): {error.reason}", _remedy(code, error.reason))
         case AskFailure.TIMEOUT | AskFailure.DIED:
             return Failed(
                 ExitCode.INDETERMINATE,
@@ -106,6 +117,12 @@ def _ask(error: Exception) -> Failed | None:
                 "or not",
                 "sennit status, then sennit instance ls and sennit chain tail",
             )
+
+
+def _remedy(code: str, reason: str) -> str:
+    """The command that helps. A refused package names the code of its fault in brackets at the end."""
+    inner = _BRACKETED.search(reason) if code == "package" else None
+    return _REMEDIES.get(inner[1] if inner else code, "")
 
 
 _REFUSALS = {
@@ -117,7 +134,8 @@ _REFUSALS = {
     "stale_term": ExitCode.DAMAGED,
     "damaged": ExitCode.DAMAGED,
     "not_in_mailbox": ExitCode.USAGE,
-    "no_such_actor": ExitCode.USAGE,
+    "invalid": ExitCode.USAGE,
+    "no_such_actor": ExitCode.NO_CLUSTER,  # its process is there and starts it, now or again
 }
 _REMEDIES = {
     "placement": "sennit explain PACKAGE",
@@ -127,8 +145,15 @@ _REMEDIES = {
     "call_unreachable": "sennit node ls",
     "call_indeterminate": "sennit instance ls settles what can be settled",
     "no_record": "sennit chain tail, and look at the disk of the chain",
-    "no_such_actor": "sennit actor ls",
+    "no_such_actor": "sennit tree, then once more",
+    "untrusted-signer": "sennit package sign PACKAGE with a key of trust.json, or add the signer to trust.json",
+    "missing-signature": "sennit package sign PACKAGE",
+    "bad-signature": "sennit package sign PACKAGE, if what it holds is what was packed",
+    "file-missing": "sennit package pack SOURCE PACKAGE",
+    "file-tampered": "sennit package pack SOURCE PACKAGE",
+    "io-error": "sennit doctor, and look at the disks",
 }
+_BRACKETED = re.compile(r"\[([a-z-]+)\]$", re.ASCII)
 _CONVERTERS = {
     "runtime.cluster.fault": _cluster,
     "actors.packages.fault": _package,

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, require_up, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
 
 if TYPE_CHECKING:
     from messages.placement import InstanceLine, InstanceLines, InstanceResult
     from runtime.client import Client
+    from runtime.cluster import Cluster
 
 app = verbs()
 _TIMEOUT_S = 60.0
 _FOLLOW_S = 0.5
+_OUTAGE_S = 60.0
+_PASSING = ("no_such_actor", "call_unreachable", "call_indeterminate")
 _ENDED = ("stopped", "finished", "failed", "unloaded", "exited")
 
 InstanceArgument = Annotated[
@@ -155,11 +158,15 @@ def logs(
     """
     if follow and as_json:
         raise Failed(ExitCode.USAGE, "usage", "--follow has no end, and --json is one document: use one of them")
-    with connected(cluster, "controller") as (_, client):
+    with connected(cluster, "controller") as (found, client):
         target = find(list_all(client), instance).instance_id
         offsets: dict[str, Any] = {}
         while True:
-            answer = ask(client, "workload.logs", target, **offsets)
+            answer = (
+                ask(client, "workload.logs", target, **offsets)
+                if not follow
+                else _again(found, client, target, offsets)
+            )
             result = plain(answer)
             if as_json:
                 print_document({"instance_id": answer.instance_id, "node_id": answer.node_id, **result})
@@ -172,6 +179,23 @@ def logs(
                 return
             offsets = {"stdout_offset": result["stdout_next"], "stderr_offset": result["stderr_next"]}
             time.sleep(_FOLLOW_S)
+
+
+def _again(cluster: Cluster, client: Client, target: str, offsets: dict[str, Any]) -> InstanceResult:
+    """The next piece of a log. A controller or node that restarts is waited for, up to `_OUTAGE_S`."""
+    from actors.actor import AskFailed
+    from messages.system import AskFailure
+
+    patience = time.monotonic() + _OUTAGE_S
+    while True:
+        try:
+            return ask(client, "workload.logs", target, **offsets)
+        except AskFailed as failed:
+            passing = failed.failure is not AskFailure.REFUSED or failed.code in _PASSING
+            if not passing or time.monotonic() > patience:
+                raise
+        require_up(cluster)
+        time.sleep(_FOLLOW_S)
 
 
 def list_all(client: Client) -> InstanceLines:
@@ -187,8 +211,16 @@ def find(lines: InstanceLines, wanted: str) -> InstanceLine:
     if not found and len(wanted) >= 6:
         found = [line for line in lines.instances if line.instance_id.startswith(wanted)]
     if len(found) != 1:
-        what = "no instance" if not found else f"{len(found)} instances"
-        raise Failed(ExitCode.USAGE, "unknown_instance", f"there is {what} {wanted!r}", "sennit instance ls")
+        if found:
+            raise Failed(
+                ExitCode.USAGE, "ambiguous_instance", f"{len(found)} instances answer to {wanted!r}: name one by its "
+                f"id, or the beginning of it: {', '.join(line.instance_id for line in found)}",
+            )  # fmt: skip
+        known = ", ".join(f"{line.workload}@{line.node}" for line in lines.instances) or "none at all"
+        raise Failed(
+            ExitCode.USAGE, "unknown_instance", f"there is no instance {wanted!r}; there are: {known}",
+            "sennit instance ls",
+        )  # fmt: skip
     return found[0]
 
 

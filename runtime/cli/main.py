@@ -5,6 +5,7 @@ The help of the whole is written from the table below, so it answers at once and
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -82,7 +83,12 @@ class VerbGroup(TyperGroup):
 
 def main() -> None:
     """The command `sennit`."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader left: nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -111,7 +117,6 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader left: nothing more can be said
         return ExitCode.DONE
     except Exception as error:
         failure = failure_of(error)

@@ -31,7 +31,7 @@ def node() -> None:
 
 @app.command("ls")
 def list_nodes(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """Every node: tier, liveness, instances, age of its beat and of its facts.
+    """Every node: tier, liveness, instances, age of its beat and of its facts, how many capabilities it offers.
 
     \b
     Example:
@@ -42,7 +42,7 @@ def list_nodes(cluster: ClusterOption = None, as_json: JsonOption = False) -> No
         print_document(nodes)
         return
     print_table(
-        ("node", "id", "tier", "liveness", "instances", "beat age", "facts age", "capabilities"),
+        ("node", "id", "tier", "liveness", "instances", "beat", "facts", "offers"),
         [
             (
                 line.name,

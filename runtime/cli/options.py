@@ -59,6 +59,18 @@ def cluster_path(given: Path | None) -> Path:
     )
 
 
+def process_of(cluster: Cluster, name: str) -> ProcessEntry:
+    """The process called `name`. Raises `Failed` (usage) naming those that can be asked."""
+    entry = cluster.processes.get(name)
+    if entry is None or entry.control is None:
+        known = ", ".join(one.name for one in cluster.processes.values() if one.control is not None)
+        raise Failed(
+            ExitCode.USAGE, "unknown_process", f"cluster {cluster.name} has no process {name!r}; it has {known}",
+            "sennit actor ls",
+        )  # fmt: skip
+    return entry
+
+
 def open_cluster(given: Path | None) -> Cluster:
     """Read and verify the cluster directory."""
     from runtime.cluster import load_cluster
@@ -70,12 +82,11 @@ def open_cluster(given: Path | None) -> Cluster:
 def connected(given: Path | None, *processes: str) -> Iterator[tuple[Cluster, Client]]:
     """The cluster and a client that dials `processes`, or all of them. Raises `Failed` (6) when it is not up."""
     from runtime.client import Client
-    from runtime.cluster import cluster_holder
 
     cluster = open_cluster(given)
-    local = any(entry.control is not None and entry.control.startswith("ipc") for entry in cluster.processes.values())
-    if local and cluster_holder(cluster) is None:
-        raise not_up(cluster)
+    for name in processes:
+        process_of(cluster, name)
+    require_up(cluster)
     with Client.connect(cluster, processes or None) as client:
         yield cluster, client
 
@@ -90,6 +101,15 @@ def lasting(cluster: Cluster) -> list[ProcessEntry]:
     from runtime.cluster import Role
 
     return [entry for entry in cluster.dials(Role.OPERATOR.value) if entry.role is not Role.EDGES]
+
+
+def require_up(cluster: Cluster) -> None:
+    """Raises `Failed` (6) where a cluster of this host has no root."""
+    from runtime.cluster import cluster_holder
+
+    local = any(entry.control is not None and entry.control.startswith("ipc") for entry in cluster.processes.values())
+    if local and cluster_holder(cluster) is None:
+        raise not_up(cluster)
 
 
 def not_up(cluster: Cluster) -> Failed:

@@ -130,10 +130,12 @@ def exit_code_of(report: PlaceReport, *, dry_run: bool) -> ExitCode:
 
 def _print_candidates(report: PlaceReport, names: Mapping[str, str]) -> None:
     rows: list[tuple[object, ...]] = []
+    chosen = report.decision.placement.node_id if report.decision.placement is not None else None
     for rank, candidate in enumerate(report.decision.candidates, start=1):
         name = names.get(candidate.node_id, candidate.node_id)
         if candidate.eligible and candidate.score is not None:
-            remarks = ", ".join(flag.value for flag in candidate.flags)
+            flags = [flag.value for flag in candidate.flags]
+            remarks = ", ".join(["chosen", *flags] if candidate.node_id == chosen else flags)
             rows.append((rank, name, candidate.variant, f"{candidate.score.total:.2f}", remarks))
         else:
             reasons = "; ".join(f"{no.constraint.value}: {no.detail}" for no in candidate.rejections)

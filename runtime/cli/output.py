@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import Any
+
+_LEAST = 24
+"""Columns of a terminal below which a last cell that is cut tells nothing."""
 
 
 class ExitCode(IntEnum):
@@ -56,31 +59,49 @@ def print_failure(failure: Failed, as_json: bool) -> None:
         print(f"{_styled('   try:', 'hint')} {failure.remedy}", file=sys.stderr)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: bool = False) -> None:
     """Rows under their headings; on a terminal long cells are folded, in a pipe nothing is shortened.
 
-    `shorten`: the column that is cut on a terminal, so that every row stays on one line.
+    `shorten`: on a terminal the last column is cut to what is left of its line, or of a line of its own.
     """
+    headings = [heading.upper() for heading in columns]
     cells = [[_cell(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-        for line in ([heading.upper() for heading in columns], *cells):
-            print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        for line in _aligned([headings, *cells]):
+            print(line)
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False, expand=bool(shorten))
-    for heading in columns:
-        one_line = bool(shorten)
-        cut = heading == shorten
-        table.add_column(
-            heading.upper(), overflow="ellipsis" if cut else "fold", no_wrap=one_line, ratio=1 if cut else None
-        )
-    for line in cells:
-        table.add_row(*(Text(text, style=style_of(text)) for text in line))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, soft_wrap=shorten)
+    if shorten:
+        for line in _aligned([headings, *cells], console.width):
+            console.print(Text(line))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(text, style=style_of(text)) for text in row))
+    console.print(table)
+
+
+def _aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
+    """Rows as lines of aligned cells. None is longer than `width`: the last cell is cut, or moved down."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    for row in rows:
+        head = "  ".join(text.ljust(size) for text, size in zip(row[:-1], widths, strict=False))
+        if width is None or left + min(_LEAST, widths[-1]) <= width:
+            yield _cut(f"{head}  {row[-1]}".rstrip(), width)
+            continue
+        yield _cut(head.rstrip(), width)
+        yield _cut(f"    {row[-1]}", width)
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
 
 
 def print_facts(pairs: Sequence[tuple[str, object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def machine(
 ) -> ExitCode:
     """Complete recorded inputs with the outcomes of a machine, or check recorded outcomes.
 
-    Without --check every line in gives one line out.
+    Without --check every line in gives one line out, and with --json all of them are one list.
 
     \b
     Examples:
@@ -74,6 +75,9 @@ def machine(
     with _lines(file) as lines:
         try:
             if not check:
+                if as_json:
+                    print_document([json.loads(line) for line in completer(lines)])
+                    return ExitCode.DONE
                 for line in completer(lines):
                     print(line)
                 return ExitCode.DONE

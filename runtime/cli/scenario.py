@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runtime.cli.options import JsonOption, verbs
 from runtime.cli.output import ExitCode, Failed, print_document
+
+if TYPE_CHECKING:
+    from runtime.scenario.format import Scenario
 
 app = verbs()
 
@@ -34,9 +37,7 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
     Example:
       sennit scenario check scenarios/first-light.toml
     """
-    from runtime.scenario.format import load_scenario
-
-    found = load_scenario(file)
+    found = _load(file)
     if as_json:
         worlds = [world.value for world in found.worlds]
         verdict = found.expect.verdict.value
@@ -59,11 +60,11 @@ def run(
       sennit scenario run scenarios/first-light.toml
       sennit scenario run scenarios/first-light.toml --keep
     """
-    from runtime.scenario.format import World, load_scenario
+    from runtime.scenario.format import World
     from runtime.scenario.play import play
     from runtime.scenario.story import Story
 
-    found = load_scenario(file)
+    found = _load(file)
     if World.LIVE not in found.worlds:
         raise Failed(ExitCode.USAGE, "no_world", f"{file} is not for the world live", f"sennit scenario check {file}")
     story = Story(quiet=as_json)
@@ -71,3 +72,11 @@ def run(
     if as_json:
         print_document(result.as_document(story))
     return ExitCode.DONE if result.as_expected else ExitCode.DIFFERS
+
+
+def _load(file: Path) -> Scenario:
+    from runtime.scenario.format import load_scenario
+
+    if not file.is_file():
+        raise Failed(ExitCode.USAGE, "no_scenario", f"{file} is no file", "ls scenarios")
+    return load_scenario(file)

@@ -88,7 +88,9 @@ def _live(cluster: Cluster) -> int:
             text.truncate(console.width * (console.height - 2))
             live.update(text, refresh=True)
 
-        return run(cluster, draw)
+        code = run(cluster, draw)
+        live.transient = code == 0  # the last tree was drawn before the last process ended: of one that failed it tells
+        return code
 
 
 def _changes() -> Callable[[SupervisorView], None]:
@@ -124,7 +126,9 @@ def _document_once(cluster: Cluster, pid: int) -> Callable[[SupervisorView], Non
 
 def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
     """The root is a process of its own; return when every process runs."""
+    from messages.supervision import ChildState
     from runtime.cluster import ClusterFault, ClusterFaultCode, cluster_holder
+    from runtime.up import all_running
 
     cluster.prepare()
     holder = cluster_holder(cluster)
@@ -143,15 +147,21 @@ def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
             start_new_session=True,
         )
     view = _wait_running(cluster, root)
-    if view is None:
+    if view is None or not all_running(view):
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL:])
         if root.poll() is not None:
             raise Failed(ExitCode.DAMAGED, "ended", f"the root ended with code {root.returncode}:\n{tail}")
+        root.returncode = 0  # it goes on without us
+        reasons = [] if view is None else [
+            f"\n  {child.name} is {child.state.value}: {child.last_exit or 'no exit seen'}"
+            for child in view.children if child.state is not ChildState.RUNNING
+        ]  # fmt: skip
         raise Failed(
             ExitCode.DIFFERS,
             "pending",
-            f"not every process runs after {_START_LIMIT_S:g} s; the root (process {root.pid}) goes on trying",
-            f"sennit tree --cluster {cluster.path}, or sennit down --cluster {cluster.path}",
+            f"not every process of {cluster.name} runs; the root (process {root.pid}) goes on trying"
+            + "".join(reasons or ["; its supervisor does not answer"]),
+            f"put that right and see sennit status --cluster {cluster.path}, or sennit down --cluster {cluster.path}",
         )
     root.returncode = 0  # it goes on without us
     if as_json:
@@ -164,13 +174,14 @@ def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
 
 
 def _wait_running(cluster: Cluster, root: subprocess.Popen[bytes]) -> SupervisorView | None:
-    """The tree when every process runs; None when the root ended or the time is over."""
+    """The tree when every process runs, or when one was given up for now or the time is over; None without a tree."""
     from actors.actor import AskFailed
     from messages.base import Address
-    from messages.supervision import ShowChildren
+    from messages.supervision import ChildState, ShowChildren
     from runtime.client import Client
     from runtime.up import all_running
 
+    view = None
     deadline = time.monotonic() + _START_LIMIT_S
     with Client.connect(cluster, ["root"]) as client:
         while time.monotonic() < deadline and root.poll() is None:
@@ -178,7 +189,7 @@ def _wait_running(cluster: Cluster, root: subprocess.Popen[bytes]) -> Supervisor
                 view = client.ask(Address("root/supervisor"), ShowChildren(), 1.0)
             except AskFailed:
                 continue
-            if all_running(view):
+            if all_running(view) or any(child.state is ChildState.PARKED for child in view.children):
                 return view
             time.sleep(_POLL_S)
-    return None
+    return view

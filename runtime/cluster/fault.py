@@ -9,6 +9,9 @@ class ClusterFaultCode(StrEnum):
     """Why a cluster directory, or one file of it, was not accepted."""
 
     NOT_FOUND = "not_found"
+    """No cluster is there at all."""
+    MISSING = "missing"
+    """A file of it is gone."""
     EXISTS = "exists"
     INVALID = "invalid"
     UNSAFE = "unsafe"

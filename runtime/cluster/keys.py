@@ -102,7 +102,9 @@ def read_key(path: Path) -> SecretSeed:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ClusterFault(ClusterFaultCode.NOT_FOUND, f"key file {path} does not exist") from None
+        raise ClusterFault(
+            ClusterFaultCode.MISSING, f"key file {path} does not exist: put it back from where it was copied to"
+        ) from None
     except OSError as error:
         raise ClusterFault(ClusterFaultCode.UNSAFE, f"key file {path} cannot be read: {error.strerror}") from None
     try:

@@ -34,7 +34,7 @@ KeyPath = tuple[str | int, ...]
 
 
 def read_toml(path: Path, form: type[T]) -> T:
-    """The file as `form`. Raises `ClusterFault` (`not_found`, `invalid`)."""
+    """The file as `form`. Raises `ClusterFault` (`missing`, `invalid`)."""
     return parse_toml(read_text(path), form, str(path))
 
 
@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(LIMIT_BYTES + 1)
     except FileNotFoundError:
-        raise ClusterFault(ClusterFaultCode.NOT_FOUND, f"{path} does not exist") from None
+        raise ClusterFault(ClusterFaultCode.MISSING, f"{path} does not exist: restore it from a copy") from None
     except OSError as error:
         raise invalid(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > LIMIT_BYTES:

@@ -177,7 +177,7 @@ def test_a_second_up_is_refused_naming_the_first(up: Cluster) -> None:
     [
         (("instance", "stop", "nobody@shed"), 64),
         (("node", "show", "barn"), 64),
-        (("actor", "ls", "barn"), 6),
+        (("actor", "ls", "barn"), 64),
         (("actor", "state", "controller/nobody"), 64),
         (("chain", "show", "999999"), 64),
         (("explain", "ffffffffffff"), 64),
@@ -197,3 +197,17 @@ def test_the_running_gate_judges_and_chains(up: Cluster, tmp_path: Path) -> None
     ended = up.sennit("gate", "check", "workload.place", context, "--json")
     assert (ended.code, ended.document["decision"]) == (4, "deny")
     assert up.sennit("chain", "show", ended.document["chained"][:16]).code == 0
+
+
+def test_a_process_that_cannot_start_is_told_with_its_reason_and_not_waited_for(folder: Path) -> None:
+    cluster = Cluster(folder / "reef", folder / "none")
+    key = cluster.path / "keys" / "gate.key"
+    try:
+        assert cluster.sennit("init", cluster.path, "--node", "attic").code == 0
+        key.chmod(0o644)
+        ended = cluster.sennit("up", "--detach", "--cluster", cluster.path)
+        assert ended.code == 1
+        assert f"chmod 600 {key}" in ended.err
+        assert cluster.sennit("down", "--cluster", cluster.path).code == 0
+    finally:
+        kill_all(folder)

@@ -109,6 +109,13 @@ def test_replay_without_check_completes_each_line(sennit) -> None:
     assert len(ended.out.splitlines()) == len(TRACES.read_text().splitlines())
 
 
+def test_replay_as_one_document_holds_every_completed_line(sennit) -> None:
+    lines = TRACES.read_text().splitlines()
+    document = sennit("replay", "machine", "edge-establisher", TRACES, "--json").document
+    assert len(document) == len(lines)
+    assert [step["event"] for step in document[7]["steps"]] == [step["event"] for step in json.loads(lines[7])["steps"]]
+
+
 @pytest.mark.parametrize("content", ["", "{}", "nonsense", "[1]"])
 def test_replay_of_what_is_no_trace_ends_with_64(sennit, folder, content) -> None:
     file = folder / "x.jsonl"

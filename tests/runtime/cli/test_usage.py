@@ -20,6 +20,11 @@ from runtime.cli.output import ExitCode
         ("actor", "trace", "a/b", "--count", "1001"),
         ("place", "nowhere", "--interval", "0"),
         ("scenario", "check", "missing.toml", "--deep"),
+        ("scenario", "check", "missing.toml"),
+        ("scenario", "run", "missing.toml"),
+        ("init", "/proc/nowhere"),
+        ("init", "/proc/version"),
+        ("init", "x" * 300),
     ],
 )
 def test_a_command_line_that_cannot_be_understood_ends_with_64(sennit, arguments) -> None:
@@ -82,3 +87,18 @@ def test_exit_codes_are_stable() -> None:
         "DONE": 0, "DIFFERS": 1, "UNPLACEABLE": 2, "INDETERMINATE": 3, "REFUSED": 4, "DAMAGED": 5, "NO_CLUSTER": 6,
         "USAGE": 64,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("actor", "state", "nope/x"), ("actor", "trace", "operator/x")])
+def test_a_process_that_is_not_in_the_cluster_is_named_with_those_that_are(sennit, reef, arguments) -> None:
+    ended = sennit(*arguments, "--cluster", reef)
+    assert ended.code == ExitCode.USAGE
+    assert "controller, attic, shed, loft" in ended.err
+
+
+@pytest.mark.parametrize("lost", ["directory.json", "keys/operator.key"])
+def test_a_lost_file_of_a_cluster_is_damage(sennit, reef, lost) -> None:
+    (reef / lost).unlink()
+    ended = sennit("init", reef, "--update")
+    assert ended.code == ExitCode.DAMAGED
+    assert f"{reef / lost} does not exist" in ended.err
