@@ -28,7 +28,7 @@ from runtime.kernel.envelope import (
     unpack,
 )
 
-few = hypothesis_settings(max_examples=60, deadline=None)
+few = hypothesis_settings(max_examples=40, deadline=None)
 
 A, B = Address("one/a"), Address("two/b")
 HEADER = [1, 0, "two/b", "one/a", "m.Text", 1, 7, 0, -1, [], b"\xc0"]

@@ -32,7 +32,7 @@ class Host:
         self.events: list[tuple[str, str, int]] = []
         self.changed = Condition()
         through = settings.pop("through", {})
-        self.world = LiveWorld(name, lambda *what: self.logs.append(str(what)))
+        self.world = LiveWorld(name, lambda *what: self._logged(what[0], str(what[1:])))
         self.office = PostOffice(
             name=name,
             plane="control",
