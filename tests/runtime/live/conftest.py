@@ -185,6 +185,8 @@ class Live:
 
         return until(seen, limit_s, f"{name} is as expected")
 
+    until = staticmethod(until)
+
     # processes
 
     def pids(self) -> dict[str, int]:
