@@ -83,7 +83,10 @@ class ChainFigures:
 
 
 Rates = tuple[float, float, float]
-"""What one round measured: records a second singly and grouped, and the mean size of a grouped transaction."""
+"""What one round measured: records a second singly (out of the median wait) and grouped, and the mean size of a grouped
+transaction."""
+
+RAW = "raw SQLite"
 
 Write = Callable[[Sequence[Any]], object]
 """Makes what it is given durable in one transaction."""
@@ -91,12 +94,11 @@ Write = Callable[[Sequence[Any]], object]
 
 def run(rounds: int = ROUNDS, single: int = SINGLE, grouped: int = GROUPED, clients: int = CLIENTS) -> ChainFigures:
     """Ours first, then what bounds it. Raises `AskFailed` when an append is refused."""
-    names = ("sennit", "no actors", "raw SQLite", "fdatasync")
-    taken: dict[str, list[Rates]] = {name: [] for name in names}
+    taken: dict[str, list[Rates]] = {name: [] for name in ("sennit", "no actors", RAW, "fdatasync")}
     with tempfile.TemporaryDirectory(prefix="sb-") as where:
         folder = Path(where)
         with (
-            ours(folder / "ours") as append,
+            ours(folder / "ours") as (append, batches),
             loop(folder / "loop") as by_loop,
             raw(folder / "raw") as to_sqlite,
             plain(folder / "plain") as to_file,
@@ -104,19 +106,25 @@ def run(rounds: int = ROUNDS, single: int = SINGLE, grouped: int = GROUPED, clie
             last = genesis(CHAIN_ID, 0)
             for number in range(rounds + 1):
                 entries = [entry(f"round-{number}", place) for place in range(single + grouped)]
-                rates = append(entries, single, clients)
                 records, _ = linked(entries, last)
                 last = records[-1]
                 rows = [row_of(record) for record in records]
                 lines = [b"|".join(str(column).encode() for column in row) for row in rows]
-                batch = max(1, round(rates[2]))
-                measured = [rates]
-                for work, write in ((entries, by_loop), (rows, to_sqlite), (lines, to_file)):
-                    measured.append(in_batches(work, single, batch, write))
+                bounds: list[tuple[Sequence[Any], Write]] = [(entries, by_loop), (rows, to_sqlite), (lines, to_file)]
+
+                waits_s: list[list[float]] = [[] for _ in taken]
+                for place in range(single):  # in turn, for others sync disks too
+                    waits_s[0].append(append(entries[place : place + 1], 1))
+                    for waits, (work, write) in zip(waits_s[1:], bounds, strict=True):
+                        waits.append(in_batches(work[place : place + 1], 1, write))
+                before = batches()
+                took_s = [append(entries[single:], clients)]
+                batch = grouped / (batches() - before)
+                took_s += [in_batches(work[single:], max(1, round(batch)), write) for work, write in bounds]
                 if number > 0:  # the first is a warm-up
-                    for name, figures in zip(names, measured, strict=True):
-                        taken[name].append(figures)
-        appends = [_appends(name, rates, taken["raw SQLite"]) for name, rates in taken.items()]
+                    for name, waits, all_s in zip(taken, waits_s, took_s, strict=True):
+                        taken[name].append((1 / median(waits), grouped / all_s, batch))
+        appends = [_appends(name, rates, taken[RAW]) for name, rates in taken.items()]
         return ChainFigures(machine(), appends, verification(folder / "ours", rounds))
 
 
@@ -179,28 +187,19 @@ class Driver(Actor[AppendThem]):
 
 
 @contextmanager
-def ours(folder: Path) -> Iterator[Callable[[Sequence[Entry], int, int], Rates]]:
+def ours(folder: Path) -> Iterator[tuple[Callable[[Sequence[Entry], int], float], Callable[[], int]]]:
+    """How to append entries through so many clients (the seconds it took them), and how many batches there were."""
     world = LiveWorld("chain", lambda *_: None)
-    store = SqliteChainStore(folder)
     try:
-        world.spawn(STORE, lambda: store)
+        world.spawn(STORE, lambda: SqliteChainStore(folder))
         world.spawn(CHAIN, lambda: Chain(CHAIN_ID))
         world.spawn(DRIVER, Driver)
 
-        def batches() -> int:
-            return int(world.main.ask(CHAIN, GetState(), TIMEOUT_S).state["batches"])
-
-        def seconds(entries: Sequence[Entry], clients: int) -> float:
+        def append(entries: Sequence[Entry], clients: int) -> float:
             request = AppendThem(requests=[Append(entry=each) for each in entries], clients=clients)
             return world.main.ask(DRIVER, request, TIMEOUT_S).seconds
 
-        def append(entries: Sequence[Entry], single: int, clients: int) -> Rates:
-            alone_s = seconds(entries[:single], 1)
-            before, count = batches(), len(entries) - single
-            together_s = seconds(entries[single:], clients)
-            return single / alone_s, count / together_s, count / (batches() - before)
-
-        yield append
+        yield append, lambda: int(world.main.ask(CHAIN, GetState(), TIMEOUT_S).state["batches"])
     finally:
         world.close()
         ChainLog(folder, CHAIN_ID).close()  # takes the file over from the store, and leaves it whole
@@ -209,14 +208,12 @@ def ours(folder: Path) -> Iterator[Callable[[Sequence[Entry], int, int], Rates]]
 # what bounds it
 
 
-def in_batches(work: Sequence[Any], single: int, batch: int, write: Write) -> Rates:
+def in_batches(work: Sequence[Any], batch: int, write: Write) -> float:
+    """Seconds."""
     began = time.perf_counter()
-    for place in range(single):
-        write(work[place : place + 1])
-    between = time.perf_counter()
-    for place in range(single, len(work), batch):
+    for place in range(0, len(work), batch):
         write(work[place : place + batch])
-    return single / (between - began), (len(work) - single) / (time.perf_counter() - between), batch
+    return time.perf_counter() - began
 
 
 def linked(entries: Sequence[Entry], last: ChainRecord) -> tuple[list[ChainRecord], object]:
