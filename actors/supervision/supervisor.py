@@ -134,6 +134,7 @@ class Supervisor(Actor[SupervisorMessage]):
         self._timer = 0
         self._lives: dict[str, int] = {}
         self._heard: dict[str, float] = {}
+        self._judged_at = 0.0
         self._hung: set[str] = set()
         self._mailboxes: dict[str, int] = {}
         self._slowest_s: dict[str, float] = {}
@@ -169,6 +170,7 @@ class Supervisor(Actor[SupervisorMessage]):
             if isinstance(child, ProcessChild):
                 ctx.watch_peer(NodeName(name))
         self._carry_out(self._supervision.start_all(ctx.now()), ctx)
+        self._judged_at = ctx.now()
         ctx.after(self._beat_s, BeatDue())
 
     def receive(self, message: SupervisorMessage, ctx: Context) -> Procedure | None:
@@ -364,8 +366,17 @@ class Supervisor(Actor[SupervisorMessage]):
             ctx.tell(self._root, beat)
 
     def _judge(self, ctx: Context) -> None:
-        """Kill processes that run and say nothing."""
-        rows = {row.name: row.state for row in self._supervision.view(ctx.now()).children}
+        """Kill processes that run and say nothing.
+
+        While this process stood still itself (stopped by a signal, or with its machine) nobody could be heard: that
+        time is nobody's silence. Beats that came meanwhile wait behind the timer that brought us here.
+        """
+        now_s = ctx.now()
+        late_s = now_s - self._judged_at - self._beat_s
+        self._judged_at = now_s
+        if late_s > self._beat_s:
+            self._heard = {name: min(now_s, heard_s + late_s) for name, heard_s in self._heard.items()}
+        rows = {row.name: row.state for row in self._supervision.view(now_s).children}
         for name, child in self._children.items():
             if isinstance(child, ProcessChild) and rows[name] is ChildState.RUNNING:
                 silent_s = ctx.now() - self._heard.setdefault(name, ctx.now())

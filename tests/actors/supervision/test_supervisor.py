@@ -254,6 +254,18 @@ def test_a_running_process_that_falls_silent_is_killed(world):
     assert ("chain", 9, True) in root.port.signals
 
 
+def test_what_could_not_be_heard_while_the_supervisor_itself_stood_still_is_no_silence(world):
+    root = Processes(world, "chain")
+    root.ready("chain")
+    world.advance(1)
+    world.now_s += 60  # it was stopped, and went on: its timer fires before what came meanwhile is taken
+    root.beat("chain")
+    world.advance(2)
+    assert root.port.signals == []
+    world.advance(3)
+    assert root.port.signals == [("chain", 9, True)], "it is silent by now"
+
+
 def test_a_system_that_cannot_start_a_process_is_asked_again_later(world):
     root = Processes(world, "chain")
     root.port.refuse = True
