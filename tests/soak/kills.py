@@ -13,7 +13,7 @@ from typing import Any
 from actors.actor import AskFailed
 from messages.chain import GetHead, Tail
 from runtime.client import Client
-from tests.soak.ground import Ground, until
+from tests.soak.ground import Ground, SoakFailed, until
 from tests.soak.load import CHAIN, Ledger, payload_of
 from tests.soak.story import PLACEMENT
 from tests.soak.watch import Seen, Watch
@@ -21,7 +21,7 @@ from tests.soak.watch import Seen, Watch
 PROCESSES = ("chain", "gate", "controller")
 KINDS = {
     "chain": 10, "gate": 8, "controller": 16, "node": 22, "shim": 8, "workload": 8,
-    "term": 4, "two": 8, "aimed": 14, "again": 10, "pause": 8, "hang": 1, "root": 4, "all": 2,
+    "term": 4, "two": 8, "aimed": 14, "again": 10, "pause": 8, "hang": 1, "freeze": 1, "root": 4, "all": 2,
 }  # fmt: skip
 """How often each is picked, relative to the others."""
 
@@ -123,6 +123,24 @@ class Kills:
             os.kill(found.pid, signal.SIGSTOP)
         took = until(lambda: found.lives() and "it lives", 20.0, f"{name} hangs and is killed")
         return f"{name} ({found.pid}) stopped, killed after {took:.1f} s"
+
+    def _kill_freeze(self, _: str) -> str:
+        """Stop the root for longer than a hang, as Ctrl-Z does: its children are not to blame."""
+        pid = self._ground.root_pid
+        assert pid is not None
+        before = self._children_of_root()
+        for_s = self._random.uniform(3.5, 5.0)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(for_s)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(1.0)  # it would judge them by then
+        if (after := self._children_of_root()) != before:
+            raise SoakFailed(f"the root stood still, and not the same processes run: {before}, then {after}")
+        return f"root ({pid}) stood still for {for_s:.1f} s"
+
+    def _children_of_root(self) -> dict[str, int]:
+        found = [one for one in self._watch.look() if one.kind == "process" and one.ppid == self._ground.root_pid]
+        return {one.name: one.pid for one in found}
 
     def _kill_root(self, _: str) -> str:
         """Kill the root; a new one comes at once, as a service's would, or when its children have left."""

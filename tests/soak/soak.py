@@ -31,12 +31,13 @@ from runtime.client import Client
 from runtime.ports.chain_store import read_chain, verify_file
 from tests.soak.ground import LARGE, SMALL, Ground, SoakFailed, until
 from tests.soak.kills import Kills
-from tests.soak.load import CHAIN, PLANE, ROOT, SOURCE, Configurations, Ledger, Load
+from tests.soak.load import CHAIN, MOST_INSTANCES, PLANE, ROOT, SOURCE, Configurations, Ledger, Load
 from tests.soak.story import problems_of
 from tests.soak.watch import Usage, Watch, growth, middle, usage_of
 
 SERVE_LIMIT_S = 30.0
 REST_EVERY = 25
+CALM_S = 8.0
 ROOT_LIVES_FOR = 2 / 3
 """Until then the root is not killed: it must not grow. From then on it is."""
 
@@ -67,6 +68,8 @@ class Soak:
         self._note("up", self._serve())
         self._anchor()
         self.load.start()
+        if self.rounds >= REST_EVERY:
+            self._calm()
         root_from = int(self.rounds * ROOT_LIVES_FOR)
         for number in range(1, self.rounds + 1):
             self._round(number, root=number > root_from)
@@ -82,6 +85,23 @@ class Soak:
         self.ground.launch()
         self._note("up", self._serve())
         self._finish()
+
+    def _calm(self) -> None:
+        """Under load and without a kill: what a process holds then is what its life costs."""
+        held: list[dict[str, Usage]] = []
+        for _ in range(2):
+            time.sleep(CALM_S)
+            self.load.pause()
+            seen = [one for one in self.watch.look() if one.kind == "process"]
+            held.append({one.name: usage for one in seen if (usage := usage_of(one.pid)) is not None})
+            self.load.resume()
+        grown = {name: self._growth(name, held[0][name], held[1][name]) for name in held[0]}
+        if told := [f"{name}: {what}" for name, what in grown.items() if what]:
+            raise SoakFailed(f"something grows in {CALM_S:g} s without a kill: {'; '.join(told)}")
+        self.tell(f"{self._at()} calm for {2 * CALM_S:g} s: nothing grows")
+
+    def _growth(self, name: str, first: Usage, last: Usage) -> str:
+        return growth(first, last, fds=4 + 2 * MOST_INSTANCES) if name in self.nodes else growth(first, last)
 
     # a round
 
@@ -194,14 +214,17 @@ class Soak:
             raise SoakFailed(f"the instances that nobody touched are not what they were: {self.anchors}, now {now}")
 
     def _check_growth(self) -> None:
-        """The root and the shims of the anchors since the first rest; each process's early lives and its late ones."""
+        """The root and the shims of the anchors since the first rest; each process's early lives and its late ones.
+
+        A node holds two descriptors for each instance, so that many more are no growth.
+        """
         grown = []
         if len(self.rests) > 1:
             first, last = self.rests[0], self.rests[-1]
-            grown += [(name, growth(first[name], last[name])) for name in first if name in last]
+            grown += [(name, self._growth(name, first[name], last[name])) for name in first if name in last]
         for name, usages in self.watch.usages.items():
             if (quarter := len(usages) // 4) >= 3:
-                grown.append((name, growth(middle(usages[:quarter]), middle(usages[-quarter:]))))
+                grown.append((name, self._growth(name, middle(usages[:quarter]), middle(usages[-quarter:]))))
         if told := [f"{name}: {what}" for name, what in grown if what]:
             raise SoakFailed(f"something grows: {'; '.join(told)}")
 
