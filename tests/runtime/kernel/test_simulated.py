@@ -349,3 +349,16 @@ def test_the_same_seed_gives_the_same_stream_to_an_address_and_another_to_anothe
     draws = [SimulatedWorld(seed).random_for(address).random() for seed in (1, 1, 2) for address in (A, B)]
     assert draws[:2] == draws[2:4]
     assert len(set(draws)) == 4
+
+
+def test_what_is_killed_says_nothing_more(world):
+    class Polite(Echo):
+        def stopped(self, ctx: Context) -> None:
+            ctx.tell(PROBE, Text(text="goodbye"))
+
+    for address, end in ((Address("three/a"), world.stop), (Address("four/a"), lambda _: world.crash_process("four"))):
+        world.spawn(address, Polite)
+        world.run_idle()
+        end(address)
+        world.run_idle()
+    assert world.inbox(PROBE) == [Text(text="goodbye")], "only the one that was told to stop"
