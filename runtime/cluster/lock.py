@@ -79,7 +79,7 @@ def _check_mark(cluster: Cluster, name: str, folder: Path) -> None:
             os.fsync(file.fileno())
         staged.rename(path)
         return
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise ClusterFault(

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 NOTICES = frozenset(map(tag_of, (Down, PeerUp, PeerDown)))
 """What only the kernel of the same process says, and never refuses for want of room: nobody would ask again."""
 
+MAX_REASON = 500
+"""Most characters of what is wrong with a message: its text repeats names out of the message itself."""
+
 TIMERS_KEPT = 64
 """Cancelled timers beyond this and half of the heap are swept out."""
 
@@ -260,7 +263,7 @@ class Cell:
             self._reject(context, envelope, KernelRefusal.NOT_IN_MAILBOX, f"{self.address} takes no {envelope.tag}")
             return
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            self._reject(context, envelope, KernelRefusal.MALFORMED, f"{envelope.tag}: {error}")
+            self._reject(context, envelope, KernelRefusal.MALFORMED, f"{envelope.tag}: {str(error)[:MAX_REASON]}")
             return
         self.received += 1
         if envelope.kind is Kind.ASK:
@@ -392,7 +395,8 @@ class Cell:
             try:
                 result = answer_decoder(waiting.answer).decode(envelope.body)
             except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-                result = AskFailed(AskFailure.DIED, waiting.to, KernelRefusal.MALFORMED.value, f"its answer: {error}")
+                reason = f"its answer: {str(error)[:MAX_REASON]}"
+                result = AskFailed(AskFailure.DIED, waiting.to, KernelRefusal.MALFORMED.value, reason)
         self._settle(waiting, result)
 
     def _timed_out(self, number: int) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from itertools import count
 from threading import Event, Thread
 
+import msgspec
 import pytest
 import zmq
 
 from actors.actor import Actor, Context
 from messages.base import Address, Message, Request
-from runtime.kernel.envelope import Kind, encode_body, tag_of
+from runtime.kernel.envelope import Failure, Kind, encode_body, tag_of
 from tests.runtime.office.conftest import Net, Outlaw
 
 SERVER = Address("server/echo")
@@ -118,3 +119,17 @@ def test_everybody_else_is_served_while_one_peer_keeps_no_rule(net: Net) -> None
     assert rows["other"].duplicates > 0
     assert (rows["client"].duplicates, rows["client"].gaps, rows["client"].unconfirmed) == (0, 0, 0)
     assert [event for event in client.events if event[0] == "down"] == []
+
+
+def test_a_malformed_message_is_refused_in_few_words_however_large_it_is(net: Net) -> None:
+    server = net.host("server", listens=True)
+    server.world.spawn(SERVER, Echo)
+    outlaw = net.outlaw()
+    outlaw.hello()
+    body = msgspec.msgpack.encode({"type": "Question", "u" * 1_000_000: 1})
+    outlaw.say(outlaw.frame(1, Kind.ASK, correlation=5, deadline=9.0, body=body, tag=tag_of(Question)))
+    refusals: list[Failure] = []
+    while not refusals:
+        refusals = [envelope.failure for envelope in outlaw.hear() if envelope.failure is not None]
+    assert refusals[0].code == "malformed"
+    assert len(refusals[0].reason) < 1_000

@@ -65,7 +65,7 @@ def test_state_of_another_cluster_or_process_is_refused_naming_it(make, process)
     assert caught.value.code is ClusterFaultCode.FOREIGN_STATE
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"cluster_id"', "7"])
+@pytest.mark.parametrize("content", ["", "[]", '{"cluster_id"', "7", "[" * 100_000], ids=range(5))
 def test_a_damaged_mark_is_refused_not_replaced(make, content) -> None:
     cluster = make()
     with lock_state(cluster, "chain") as folder:
