@@ -42,6 +42,7 @@ from actors.placement.signed import (
     NonceGuard,
     Rejected,
     Signer,
+    is_decision_id,
     new_request,
     sign_request,
     sign_response,
@@ -238,7 +239,8 @@ def _read_request(data: bytes) -> None:
     )
     match request.method:
         case Method.PLACE:
-            read_order(request, may_start=True)
+            if is_decision_id(request.decision_id):  # the agent refuses the others before it reads the order
+                read_order(request, may_start=True)
         case Method.FENCE:
             read_fence(request)
         case _:

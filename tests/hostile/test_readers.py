@@ -5,11 +5,15 @@ The readers are those of `tests/fuzz/targets.py`, which the fuzzer explores furt
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -25,7 +29,7 @@ MEMORY_FLOOR_BYTES = 256 * 1024
 STEPS = 150
 
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @each_target
@@ -67,6 +71,58 @@ def test_a_valid_example_with_damage_is_refused_by_name_at_worst(target: Target,
             case _:
                 mutated[at:at] = mutated[at : at + data.draw(st.integers(1, 200))]
     target.run(bytes(mutated))
+
+
+ODD = st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, -(2**63), -1, 0, "", "\0", "../x", "n-0", b"", True, 1e308])
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9) | ODD
+VALUES = st.recursive(
+    LEAVES | st.binary(max_size=40) | st.just(msgpack.Timestamp(1, 2)) | st.just(msgpack.ExtType(5, b"x")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container inside `value` with each of its keys."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+def structured(target: Target) -> list[tuple[bytes, Any, Callable[[Any], bytes]]]:
+    """The valid examples that are MessagePack or JSON: what stands in front, the value, and its encoder."""
+    found: list[tuple[bytes, Any, Callable[[Any], bytes]]] = []
+    for seed in target.seeds():
+        with suppress(ValueError):
+            value = json.loads(seed)
+            found.append((b"", value, lambda changed: json.dumps(changed, default=repr).encode()))
+            continue
+        for front in (0, 1, 96):  # a message has its type in front, a signed object key and signature
+            with suppress(ValueError, msgpack.UnpackException):
+                value = msgpack.unpackb(seed[front:])
+                if isinstance(value, dict | list):
+                    found.append((seed[:front], value, msgpack.packb))
+    return found
+
+
+STRUCTURED = {name: target for name, target in TARGETS.items() if structured(target)}
+
+
+@pytest.mark.parametrize("target", STRUCTURED.values(), ids=STRUCTURED)
+@quick
+@given(data=st.data())
+def test_a_valid_example_with_another_value_in_one_place_is_refused_by_name_at_worst(
+    target: Target, data: st.DataObject
+) -> None:
+    front, value, encode = data.draw(st.sampled_from(structured(target)))
+    if all_places := list(places(value)):
+        container, key = data.draw(st.sampled_from(all_places))
+        if isinstance(container, dict) and data.draw(st.integers(0, 4)) == 0:
+            del container[key]
+        else:
+            container[key] = data.draw(VALUES)
+    target.run(front + encode(value))
 
 
 def bombs(size: int) -> dict[str, bytes]:
