@@ -141,7 +141,7 @@ def verify(
 def read_records(cluster: Cluster, count: int | None = None) -> list[ChainRecord]:
     """All records, or the newest `count`, oldest first: from the chain process, or from its file when it is down."""
     from messages.base import Address
-    from messages.chain import Tail
+    from messages.chain import GetHead, Tail
     from runtime.cluster import cluster_holder
 
     if cluster_holder(cluster) is None:
@@ -151,8 +151,12 @@ def read_records(cluster: Cluster, count: int | None = None) -> list[ChainRecord
         return records if count is None else records[-count:]
     with connected(cluster.path, "chain") as (_, client):
         if count is not None:
-            return client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
-        return _all_records(client)
+            found = client.ask(Address("chain/chain"), Tail(count=count), _TIMEOUT_S).records
+        else:
+            found = _all_records(client)
+        if not found:  # even a new chain has one record: it is closed, and says why
+            client.ask(Address("chain/chain"), GetHead(), _TIMEOUT_S)
+        return found
 
 
 def _all_records(client: Client) -> list[ChainRecord]:
@@ -213,7 +217,8 @@ def _nested(payload: dict[str, Any]) -> dict[str, Any]:
     """What a decision or a judgement keeps one level deeper, in a word each."""
     match payload:
         case {"decision": {"placement": {"node_id": node, "variant": variant}, "name": workload}}:
-            return {"decision": "placed", "workload": workload, "node": node, "variant": variant}
+            done = "planned" if payload.get("dry_run") else "placed"
+            return {"decision": done, "workload": workload, "node": node, "variant": variant}
         case {"decision": {"name": workload}}:
             return {"decision": "unplaceable", "workload": workload}
         case {"decision": str(), "workload": {"package_id": package}}:
@@ -242,4 +247,14 @@ _TELLING = (
     "dry_run",
     "permit_rule",
 )
-_DULL = ("phase", "agent_id", "action", "controller", "gate", "manifest_hash", "threshold_exceeded", "requester")
+_DULL = (
+    "phase",
+    "policy",
+    "agent_id",
+    "action",
+    "controller",
+    "gate",
+    "manifest_hash",
+    "threshold_exceeded",
+    "requester",
+)

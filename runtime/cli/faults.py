@@ -133,6 +133,7 @@ _REFUSALS = {
     "stale_state": ExitCode.DAMAGED,
     "stale_term": ExitCode.DAMAGED,
     "damaged": ExitCode.DAMAGED,
+    "closed": ExitCode.DAMAGED,
     "not_in_mailbox": ExitCode.USAGE,
     "invalid": ExitCode.USAGE,
     "no_such_actor": ExitCode.NO_CLUSTER,  # its process is there and starts it, now or again
@@ -144,6 +145,7 @@ _REMEDIES = {
     "unsettled": "sennit instance ls settles what can be settled",
     "call_unreachable": "sennit node ls",
     "call_indeterminate": "sennit instance ls settles what can be settled",
+    "closed": "sennit chain verify",
     "no_record": "sennit chain tail, and look at the disk of the chain",
     "no_such_actor": "sennit tree, then once more",
     "untrusted-signer": "sennit package sign PACKAGE with a key of trust.json, or add the signer to trust.json",

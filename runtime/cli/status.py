@@ -67,7 +67,7 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
     from messages.chain import GetHead
     from messages.placement import ListInstances, ListNodes
     from messages.supervision import ChildState, ShowChildren
-    from messages.system import GetProcess
+    from messages.system import GetProcess, GetState
 
     problems: list[str] = []
     seen: dict[str, Any] = {}
@@ -101,6 +101,9 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
             f"decision {line.decision_id[:16]} for {line.slot} on {line.node} is not settled"
             for line in instances.unsettled
         )
+    plane, problem = _ask(client, "controller/plane", GetState())
+    if not problem and (blocked := plane.state.get("blocked")):
+        problems.append(f"the controller places nothing: {blocked}")
     reports = {}
     for peer in lasting(cluster):
         report, problem = _ask(client, f"{peer.name}/supervisor", GetProcess())

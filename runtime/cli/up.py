@@ -127,16 +127,13 @@ def _document_once(cluster: Cluster, pid: int) -> Callable[[SupervisorView], Non
 def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
     """The root is a process of its own; return when every process runs."""
     from messages.supervision import ChildState
-    from runtime.cluster import ClusterFault, ClusterFaultCode, cluster_holder
+    from runtime.cluster import cluster_holder
     from runtime.up import all_running
 
     cluster.prepare()
     holder = cluster_holder(cluster)
     if holder is not None:
-        raise ClusterFault(
-            ClusterFaultCode.LOCKED,
-            f"cluster {cluster.name} in {cluster.path} is up already (process {holder}): see sennit status",
-        )
+        raise _up_already(cluster, holder)
     log = cluster.path / "logs" / "up.log"
     with log.open("wb") as out:
         root = subprocess.Popen(
@@ -150,6 +147,8 @@ def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
     if view is None or not all_running(view):
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL:])
         if root.poll() is not None:
+            if (holder := cluster_holder(cluster)) is not None:  # another up was faster
+                raise _up_already(cluster, holder)
             raise Failed(ExitCode.DAMAGED, "ended", f"the root ended with code {root.returncode}:\n{tail}")
         root.returncode = 0  # it goes on without us
         reasons = [] if view is None else [
@@ -171,6 +170,13 @@ def _detached(cluster: Cluster, as_json: bool) -> ExitCode:
     option = "" if os.environ.get(CLUSTER_VARIABLE) else f" --cluster {cluster.path}"
     print(f"\nup, root process {root.pid}. Next: sennit node ls{option}; stop it with sennit down{option}")
     return ExitCode.DONE
+
+
+def _up_already(cluster: Cluster, holder: int) -> Failed:
+    return Failed(
+        ExitCode.REFUSED, "locked", f"cluster {cluster.name} in {cluster.path} is up already (process {holder})",
+        "sennit status, or sennit down",
+    )  # fmt: skip
 
 
 def _wait_running(cluster: Cluster, root: subprocess.Popen[bytes]) -> SupervisorView | None:

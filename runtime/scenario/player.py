@@ -267,7 +267,7 @@ class Player:
             before = self._pids.get(name)
             if line.pid is None or before is None or (line.pid == before) != expect.same_pid:
                 return f"{name} is process {line.pid}, it was {before}"
-        told = f"{name} is {line.state.value}, process {line.pid}"
+        told = f"{name} is {line.state.value}" + (f", process {line.pid}" if line.pid is not None else "")
         seen["instance"] = told + (", the same as before" if expect.same_pid else "")
         if expect.output:
             output = self._observer.output(line.instance_id)

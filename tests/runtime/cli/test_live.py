@@ -211,3 +211,20 @@ def test_a_process_that_cannot_start_is_told_with_its_reason_and_not_waited_for(
         assert cluster.sennit("down", "--cluster", cluster.path).code == 0
     finally:
         kill_all(folder)
+
+
+def test_a_damaged_chain_is_told_by_every_verb_that_reads_it(folder: Path) -> None:
+    cluster = Cluster(folder / "reef", folder / "none")
+    named = ("--cluster", cluster.path)
+    chain = cluster.path / "state" / "chain"
+    try:
+        assert cluster.sennit("init", cluster.path, "--node", "attic").code == 0
+        chain.mkdir(parents=True, exist_ok=True)
+        (chain / "chain.sqlite").write_bytes(b"no database" * 1000)
+        assert cluster.sennit("up", "--detach", *named).code == 0
+        for verb in (("chain", "tail"), ("chain", "show", "0"), ("chain", "verify"), ("explain", "0" * 16)):
+            assert cluster.sennit(*verb, *named).code == 5, verb
+        assert "the chain is closed" in cluster.until("status", *named, code=1).out
+        assert cluster.sennit("down", *named).code == 0
+    finally:
+        kill_all(folder)
