@@ -20,16 +20,17 @@ def failure_of(error: Exception) -> Failed | None:
     for module, convert in _CONVERTERS.items():
         if module in sys.modules and (failure := convert(error)) is not None:
             return failure
-    return _file(error) if isinstance(error, OSError) and error.filename is not None else None
+    return _file(error) if isinstance(error, OSError) else None
 
 
-def _file(error: OSError) -> Failed:
-    """A file or folder that the system would not let us read or write."""
+def _file(error: OSError) -> Failed | None:
+    """A file or folder that the system would not let us read or write. Without a name only a full disk is understood:
+    it was what we print to.
+    """
+    where = "standard output" if error.filename is None else error.filename
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failed(
-            ExitCode.REFUSED, "disk_full", f"{error.filename}: {error.strerror}", "df -h, and free some space"
-        )
-    return Failed(ExitCode.USAGE, "file", f"{error.filename}: {error.strerror}")
+        return Failed(ExitCode.REFUSED, "disk_full", f"{where}: {error.strerror}", "df -h, and free some space")
+    return None if error.filename is None else Failed(ExitCode.USAGE, "file", f"{where}: {error.strerror}")
 
 
 def _cluster(error: Exception) -> Failed | None:

@@ -86,8 +86,11 @@ def main() -> None:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader left: nothing more can be said
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if code == ExitCode.DONE and not isinstance(error, BrokenPipeError):  # that is a reader who left
+            print(f"sennit: standard output: {error.strerror}", file=sys.stderr)
+            code = ExitCode.REFUSED
     sys.exit(code)
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from runtime.cli.output import ExitCode
@@ -102,3 +105,12 @@ def test_a_lost_file_of_a_cluster_is_damage(sennit, reef, lost) -> None:
     ended = sennit("init", reef, "--update")
     assert ended.code == ExitCode.DAMAGED
     assert f"{reef / lost} does not exist" in ended.err
+
+
+def test_output_that_cannot_be_written_ends_without_a_trace() -> None:
+    command = [sys.executable, "-m", "runtime.cli", "--help"]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 4
+    assert ended.stderr.startswith("sennit: standard output: No space left on device\n")
+    assert "Traceback" not in ended.stderr
