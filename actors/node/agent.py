@@ -112,7 +112,7 @@ class NodeAgent(Actor[AgentMessage]):
             case InstanceEnded(evidence=evidence):
                 run = host.runs.get(evidence.instance_id)
                 if run is not None:
-                    run.ended = True
+                    run.ended = evidence
                 return supervising.ended(host, ctx, evidence, run)
             case Beat():
                 ctx.after(host.settings.beat_s, Beat())

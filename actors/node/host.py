@@ -48,6 +48,10 @@ _FOR_GOOD = frozenset(
 )
 
 
+END_TOLD_S, END_TOLD_WITHIN = 0.05, 20
+"""How often, and how many times, an end is looked for that was told and not yet heard."""
+
+
 class Indeterminate(Exception):
     """A port of this node may or may not have acted. Not caught: the agent ends, and starts from what is true."""
 
@@ -215,16 +219,25 @@ class WorkloadHost:
         timeout_s = grace_ms / 1000 + self.settings.port_timeout_s
         order = StopInstance(instance_id=instance_id, grace_ms=grace_ms)
         try:
-            evidence = await ctx.ask(self.to.launcher, order, timeout_s=timeout_s)
+            evidence: RunEvidence | None = await ctx.ask(self.to.launcher, order, timeout_s=timeout_s)
         except AskFailed as failure:
             if failure.code not in (PortRefusal.INVALID_STATE, PortRefusal.NOT_FOUND):
                 raise _port_refused("stop", instance_id, failure) from None
-            run = self.runs.pop(instance_id, None)
-            if run is not None and not run.ended:
-                raise Indeterminate(f"{instance_id} should run, the launcher knows nothing of it") from failure
-            return None
+            evidence = await self._told_end(ctx, instance_id)
         self.runs.pop(instance_id, None)
         return evidence
+
+    async def _told_end(self, ctx: Context, instance_id: str) -> RunEvidence | None:
+        """How a run ended that the launcher no longer has. An answer overtakes what was told before it: wait for that.
+
+        Raises `Indeterminate` when no end is told: then the launcher is not the one that had it.
+        """
+        run = self.runs.get(instance_id)
+        for _ in range(END_TOLD_WITHIN):
+            if run is None or run.ended is not None:
+                return None if run is None else run.ended
+            await ctx.sleep(END_TOLD_S)
+        raise Indeterminate(f"{instance_id} should run, the launcher knows nothing of it")
 
     async def remove(self, ctx: Context, instance_id: str) -> bool:
         """Remove the folder of an instance that does not run. A failure is told, and tried again at the next start."""

@@ -59,10 +59,10 @@ class Instance(Record, frozen=True):
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """A process known to this incarnation of the agent, each run an object of its own. `ended`: its end was told."""
+    """A process known to this incarnation of the agent, each run an object of its own. `ended`: what was told of it."""
 
     pid: int
-    ended: bool = False
+    ended: RunEvidence | None = None
 
 
 def arguments_of(config: CtlConfig) -> list[str]:

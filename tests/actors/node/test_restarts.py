@@ -5,6 +5,7 @@ import pytest
 from actors.actor import AskFailed
 from actors.node.state import AgentState, StateDamaged, decode_state, encode_state
 from messages.control import CtlConfig, Epoch, FenceBody, InstanceBody, Method, Once, Refusal, RefusalCode
+from messages.ports import StopInstance
 from runtime.simulated.launcher import EndInstance, SimulatedInstance
 
 
@@ -86,6 +87,28 @@ def test_a_stop_that_was_cut_short_is_completed(rig, package):
     rig.world.advance(5)
     assert rig.row(name)["lifecycle"] == "stopped"
     rig.agree()
+
+
+@pytest.mark.parametrize("method", [Method.STOP, Method.UNLOAD])
+def test_a_run_that_ends_while_its_stop_is_under_way_is_a_run_that_ended(rig, running, method):
+    """The launcher tells the end, then refuses the stop; the refusal overtakes what it told."""
+    ends = []
+
+    def end_just_before(envelope):
+        if isinstance(envelope.message, StopInstance) and not ends:
+            ends.append(rig.world.start_ask(rig.launcher, EndInstance(instance_id=running, exit_code=4), timeout_s=5))
+        return False
+
+    rig.world.lose(end_just_before)
+    answer = rig.verb(method, running)
+    assert ends
+    if method is Method.STOP:
+        assert answer == {"stopped": running, "exit_code": 4}
+        assert rig.row(running)["lifecycle"] == "stopped"
+    else:
+        assert answer == {"unloaded": running}
+    rig.agree()
+    assert rig.world.actor(rig.agent)._host.state.starts == 1, "the agent did not have to start anew"
 
 
 def test_an_instance_whose_files_are_gone_is_shown_as_failed(rig, running):
