@@ -21,6 +21,7 @@ app = verbs()
 _TIMEOUT_S = 60.0
 _FOLLOW_S = 0.5
 _OUTAGE_S = 60.0
+_UNLOADED = ("unknown", "unknown_instance")
 _PASSING = ("no_such_actor", "call_unreachable", "call_indeterminate")
 _ENDED = ("stopped", "finished", "failed", "unloaded", "exited")
 
@@ -162,11 +163,10 @@ def logs(
         target = find(list_all(client), instance).instance_id
         offsets: dict[str, Any] = {}
         while True:
-            answer = (
-                ask(client, "workload.logs", target, **offsets)
-                if not follow
-                else _again(found, client, target, offsets)
-            )
+            answer = _again(found, client, target, offsets) if follow else ask(client, "workload.logs", target)
+            if answer is None:
+                print(f"{target} was unloaded", file=sys.stderr)
+                return
             result = plain(answer)
             if as_json:
                 print_document({"instance_id": answer.instance_id, "node_id": answer.node_id, **result})
@@ -181,8 +181,10 @@ def logs(
             time.sleep(_FOLLOW_S)
 
 
-def _again(cluster: Cluster, client: Client, target: str, offsets: dict[str, Any]) -> InstanceResult:
-    """The next piece of a log. A controller or node that restarts is waited for, up to `_OUTAGE_S`."""
+def _again(cluster: Cluster, client: Client, target: str, offsets: dict[str, Any]) -> InstanceResult | None:
+    """The next piece of a log; None when its instance was unloaded meanwhile. A controller or node that restarts is
+    waited for, up to `_OUTAGE_S`.
+    """
     from actors.actor import AskFailed
     from messages.system import AskFailure
 
@@ -191,6 +193,8 @@ def _again(cluster: Cluster, client: Client, target: str, offsets: dict[str, Any
         try:
             return ask(client, "workload.logs", target, **offsets)
         except AskFailed as failed:
+            if offsets and failed.code in _UNLOADED:
+                return None
             passing = failed.failure is not AskFailure.REFUSED or failed.code in _PASSING
             if not passing or time.monotonic() > patience:
                 raise

@@ -71,6 +71,13 @@ def test_following_a_log_outlives_a_restart_of_controller_and_node(at_once) -> N
     assert instance._again(None, Answers(*passing, "more"), "feed-aaaa", {}) == "more"
 
 
+def test_following_a_log_ends_quietly_when_the_instance_is_unloaded(at_once) -> None:
+    unknown = AskFailed(AskFailure.REFUSED, PLANE, "unknown", "no placed instance")
+    assert instance._again(None, Answers(unknown), "feed-aaaa", {"stdout_offset": 7}) is None
+    with pytest.raises(AskFailed, match="no placed instance"):
+        instance._again(None, Answers(unknown), "feed-aaaa", {})
+
+
 def test_following_a_log_ends_with_a_refusal_or_the_cluster(at_once, monkeypatch) -> None:
     refused = AskFailed(AskFailure.REFUSED, PLANE, "no_instance", "unloaded")
     with pytest.raises(AskFailed, match="unloaded"):
