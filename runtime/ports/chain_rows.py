@@ -1,8 +1,8 @@
 """A record as a row of the chain's database, and back: its payload with a CRC of what is stored.
 
-A payload of more than `PLAIN_BYTES` is compressed. Below that, inflating it would cost more than everything else that
-verification does with a record, and deflating it half of an append, to save a fifth of the row. The first byte tells
-which it is: JSON does not begin with an `x`, a zlib stream does.
+A payload of more than `PLAIN_BYTES` is compressed. Below that, inflating it would take as long as fetching and hashing
+the record, and deflating it a third of the chain's own work on an append, to save a fifth of the row. The first byte
+tells which it is: JSON does not begin with an `x`, a zlib stream does.
 """
 
 from __future__ import annotations
