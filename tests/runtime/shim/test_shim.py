@@ -560,7 +560,9 @@ def test_a_shim_that_dies_at_its_start_while_its_child_lives_is_told_and_reaped(
                     if word.startswith("ready_fd="):
                         os.close(int(word.partition("=")[2]))
                 os.setpgid(0, 0)
-                os.open(sys.argv[-1], os.O_RDONLY)  # until the test is over
+                held = os.open(sys.argv[-1], os.O_RDONLY | os.O_NONBLOCK)
+                os.set_blocking(held, True)
+                os.read(held, 1)  # until the test lets go
                 os._exit(0)
             os._exit(1)
             """
@@ -568,11 +570,12 @@ def test_a_shim_that_dies_at_its_start_while_its_child_lives_is_told_and_reaped(
     )
     held = tmp_path / "held"
     os.mkfifo(held)
+    hold = os.open(held, os.O_RDWR)
     monkeypatch.setattr(client, "SHIM", str(script))
     before = sorted(os.listdir("/proc/self/fd"))
     with pytest.raises(ShimFailed, match=r"shim \d+ died at its start: without a word") as failed:
         client.start(host.directory, host.spec([str(held)]))
-    os.close(os.open(held, os.O_WRONLY))  # the child of the shim ends
     assert sorted(os.listdir("/proc/self/fd")) == before
+    os.close(hold)  # the child of the shim ends
     pid = int(re.search(r"shim (\d+)", str(failed.value))[1])
     assert proc.stat(pid) is None, "it was not reaped"
