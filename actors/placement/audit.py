@@ -16,7 +16,7 @@ from actors.chain.canonical import CanonicalFault, decode, encode
 from actors.placement.core import Core
 from actors.placement.order import PlaneRefusal
 from actors.placement.state import Owed
-from messages.chain import Append, Entry, Tail
+from messages.chain import Append, ChainRecord, Entry, Tail
 from messages.placement import PlaneError
 
 SOURCE = "workload.placement"
@@ -73,9 +73,11 @@ async def happened(core: Core, ctx: Context, kind: str, payload: dict[str, Any])
 
 async def ensure_current(core: Core, ctx: Context) -> None:
     """Compare the loaded state with the chain, once. Raises `PlaneRefusal`: `stale_state`, or `no_record` when the
-    chain cannot be read. A dispatch that the chain tells of and the state does not know means an old state."""
+    chain cannot be read. A dispatch that the chain tells of and the state does not know means an old state; a record
+    that the state remembers and the chain does not hold means another chain, or one that was cut."""
     core.check_unblocked()
-    after = core.state.chain_sequence
+    newest = core.state.chain_sequence
+    after = newest - 1
     while not core.is_current():
         try:
             tail = await ctx.ask(
@@ -85,14 +87,27 @@ async def ensure_current(core: Core, ctx: Context) -> None:
             raise PlaneRefusal(PlaneError.NO_RECORD, f"the chain cannot be read ({failure})") from None
         if core.is_current():  # another procedure was faster; what follows on the chain may be of this incarnation
             return
+        if after == newest - 1:
+            _check_remembered(core, tail.records)
         for record in tail.records:
-            if record.source == SOURCE:
+            if record.source == SOURCE and record.sequence > newest:
                 _compare(core, record.sequence, record.payload)
         core.check_unblocked()
         if not tail.records:
             core.mark_current()
         else:
             after = tail.records[-1].sequence
+
+
+def _check_remembered(core: Core, records: list[ChainRecord]) -> None:
+    """The newest record this controller wrote is still there, unchanged."""
+    sequence, remembered = core.state.chain_sequence, core.state.chain_hash
+    if sequence < 0 or (records and (records[0].sequence, records[0].hash) == (sequence, remembered)):
+        return
+    core.block(
+        f"the chain does not hold record {sequence} ({remembered[:16]}) that this controller wrote: it was cut, "
+        "deleted or replaced; stop the cluster and put the chain's files back from a copy (docs/operations.md)"
+    )
 
 
 def _compare(core: Core, sequence: int, payload: bytes) -> None:
@@ -119,7 +134,8 @@ async def _append(core: Core, ctx: Context, entry: Entry) -> str:
                     PlaneError.NO_RECORD, f"the chain did not take the record of {entry.kind} ({failure}): no act"
                 ) from None
         else:
-            core.state.chain_sequence = max(core.state.chain_sequence, appended.sequence)
+            if appended.sequence > core.state.chain_sequence:
+                core.state.chain_sequence, core.state.chain_hash = appended.sequence, appended.hash
             return appended.hash
     raise AssertionError("the last attempt returns or raises")
 

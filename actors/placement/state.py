@@ -77,11 +77,12 @@ class Owed(Record, frozen=True):
 
 
 class _Document(Record, frozen=True):
-    """`epochs` are the last numbers given per slot; `chain_sequence` the last chain record this state knows of."""
+    """`epochs` are the last numbers given per slot; `chain_sequence` and `chain_hash` the last record it wrote."""
 
     version: int
     term: U64
     chain_sequence: int
+    chain_hash: str
     epochs: dict[str, U64]
     placements: list[Held]
     dispatches: list[Dispatch]
@@ -94,6 +95,7 @@ class PlaneState:
     def __init__(self) -> None:
         self.term = 0
         self.chain_sequence = -1
+        self.chain_hash = ""
         self.epochs: dict[str, int] = {}
         self.placements: dict[str, Held] = {}
         self.dispatches: dict[str, Dispatch] = {}
@@ -136,6 +138,7 @@ class PlaneState:
             version=STATE_VERSION,
             term=self.term,
             chain_sequence=self.chain_sequence,
+            chain_hash=self.chain_hash,
             epochs=self.epochs,
             placements=list(self.placements.values()),
             dispatches=list(self.dispatches.values()),
@@ -158,7 +161,8 @@ class PlaneState:
             raise StateDamaged(
                 f"the state of the placement control plane has version {document.version}, this reads {STATE_VERSION}"
             )
-        state.term, state.chain_sequence = document.term, document.chain_sequence
+        state.term = document.term
+        state.chain_sequence, state.chain_hash = document.chain_sequence, document.chain_hash
         state.epochs = dict(document.epochs)
         state.placements = _by_key(document.placements, [held.record.instance_id for held in document.placements])
         state.dispatches = _by_key(document.dispatches, [dispatch.decision_id for dispatch in document.dispatches])

@@ -7,7 +7,10 @@ import json
 import msgspec
 import pytest
 
+from actors.chain.chain import Chain
 from actors.placement.state import PlaneState, StateDamaged
+from messages.chain import Append, Entry
+from runtime.simulated.chain_store import SimulatedChainDisk, SimulatedChainStore
 
 
 def test_placements_are_manageable_after_a_restart(two):
@@ -45,14 +48,18 @@ BROKEN = {
     "not json": b"\x00\x01",
     "not an object": b"[]",
     "another version": (
-        b'{"version":2,"term":1,"chain_sequence":0,"epochs":{},"placements":[],"dispatches":[],"owed":[]}'
+        b'{"version":2,"term":1,"chain_sequence":0,"chain_hash":"","epochs":{},"placements":[],"dispatches":[],"owed":[]}'
     ),
     "an unknown field": (
-        b'{"version":1,"term":1,"chain_sequence":0,"epochs":{},"placements":[],"dispatches":[],"owed":[],"more":1}'
+        b'{"version":1,"term":1,"chain_sequence":0,"chain_hash":"",'
+        b'"epochs":{},"placements":[],"dispatches":[],"owed":[],"more":1}'
     ),
-    "a missing field": b'{"version":1,"term":1,"chain_sequence":0,"epochs":{},"placements":[],"owed":[]}',
+    "a missing field": (
+        b'{"version":1,"term":1,"chain_sequence":0,"chain_hash":"","epochs":{},"placements":[],"owed":[]}'
+    ),
     "a negative term": (
-        b'{"version":1,"term":-1,"chain_sequence":0,"epochs":{},"placements":[],"dispatches":[],"owed":[]}'
+        b'{"version":1,"term":-1,"chain_sequence":0,"chain_hash":"",'
+        b'"epochs":{},"placements":[],"dispatches":[],"owed":[]}'
     ),
     "empty": b"",
 }
@@ -123,6 +130,24 @@ def test_a_new_state_beside_an_old_chain_of_decisions_without_dispatch_is_curren
     two.disk.documents["plane"] = msgspec.json.encode({**json.loads(old), "chain_sequence": -1})
     two.restart_plane()
     assert two.place().placed is not None
+
+
+@pytest.mark.parametrize("records", [0, 40], ids=["deleted", "replaced by a longer one"])
+def test_a_chain_without_the_record_that_the_state_remembers_grants_nothing(two, records):
+    two.verb("unload", two.place().placed.instance_id)
+    assert 0 < json.loads(two.disk.documents["plane"])["chain_sequence"] < 40
+    for address in ("chain/chain", "chain/store"):
+        two.world.crash(address)
+    two.chain_disk = SimulatedChainDisk()
+    two.world.spawn("chain/store", lambda: SimulatedChainStore(two.chain_disk))
+    two.world.spawn("chain/chain", lambda: Chain("c-test"))
+    for number in range(records):
+        two.world.ask("chain/chain", Append(entry=Entry(source="other", kind="other", payload=b"%d" % number)))
+    two.restart_plane()
+    two.world.advance(3)
+    code, reason = two.place_code()
+    assert code == "stale_state"
+    assert "cut, deleted or replaced" in reason
 
 
 def test_a_chain_that_cannot_be_read_grants_nothing_until_it_can(two):
