@@ -210,7 +210,8 @@ class Supervisor(Actor[SupervisorMessage]):
                 self._links[process] = life
                 self._unlinked.discard(process)
                 if self._root is not None and process == _process_of(self._root):
-                    self._tell_ready(ctx, again=True)
+                    self._told_ready = False
+                    self._tell_ready(ctx)
             case PeerDown(process=process, incarnation=life):
                 if self._links.get(process) == life:  # not an older life's, told late
                     del self._links[process]
@@ -323,13 +324,13 @@ class Supervisor(Actor[SupervisorMessage]):
 
     # beats
 
-    def _tell_ready(self, ctx: Context, *, again: bool = False) -> None:
+    def _tell_ready(self, ctx: Context) -> None:
         """Tell the root once everything runs, and again when the link to it comes back."""
+        if self._root is None or self._told_ready or _process_of(self._root) not in self._links:
+            return
         rows = self._supervision.view(ctx.now()).children
         expected = {name for name, child in self._children.items() if not child.spec.on_demand}
-        if self._root is None or any(row.name in expected and row.state is not ChildState.RUNNING for row in rows):
-            return
-        if again or not self._told_ready:
+        if all(row.state is ChildState.RUNNING for row in rows if row.name in expected):
             ready = ProcessReady(name=self._name, incarnation=self._incarnation)
             self._told_ready = ctx.tell(self._root, ready)
 
@@ -355,7 +356,7 @@ class Supervisor(Actor[SupervisorMessage]):
                 running = {row.name: row.state for row in self._supervision.view(ctx.now()).children}
                 if result.failure == "timeout" and running[name] is ChildState.RUNNING:
                     raise SupervisorFailed(f"actor {name!r} hangs: no beat for {child.hung_after_s:g} s")
-        if self._root is not None:
+        if self._root is not None and _process_of(self._root) in self._links:
             answered = [result for result in results if not isinstance(result, AskFailed)]
             beat = ProcessBeat(
                 name=self._name,

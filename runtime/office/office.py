@@ -45,6 +45,9 @@ RECONNECT_MS = 20
 RECONNECT_MAX_MS = 500
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 3_000
+FAREWELL_MS = 50
+"""How long a closing office tries to get its last words out."""
+
 SETTLE_S = 0.02
 """After a connection broke, libzmq needs this long until a send to it fails."""
 
@@ -341,6 +344,7 @@ class PostOffice:
                 self._send_queued()
         for _ in range(0, len(self._outbox), BURST_ENVELOPES):
             self._send_queued()
+        self._beat(time.monotonic())  # what was heard is acknowledged, or the other end would count it unconfirmed
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake)
@@ -622,7 +626,7 @@ class PostOffice:
             self._counted[what] = self._counted.get(what, 0) + count
 
     def _shut(self) -> None:
-        self._context.destroy(linger=0)  # with every socket that was opened, a half-open office's too
+        self._context.destroy(linger=FAREWELL_MS)  # with every socket that was opened, a half-open office's too
         if self._claim is not None:
             self._claim.release()
 
