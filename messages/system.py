@@ -27,6 +27,7 @@ class KernelRefusal(StrEnum):
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     BUSY = "busy"
+    NOT_ALLOWED = "not_allowed"
 
 
 class ExitKind(StrEnum):

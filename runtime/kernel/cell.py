@@ -6,17 +6,14 @@ be called from any thread. Nothing of a cell passes to the actor's next incarnat
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
 from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.actor import Acquire, Actor, AllOf, Ask, AskFailed, Context, Effect, Procedure, Sleep
-from messages.base import Address, Message, NodeName, answer_type
+from actors.actor import Actor, AskFailed
+from messages.base import Address, Message
 from messages.system import (
     AskFailure,
     AwaitReady,
@@ -39,18 +36,11 @@ from messages.system import (
     TraceLine,
     TraceReport,
 )
-from runtime.kernel.envelope import (
-    MAX_WAITING,
-    SYSTEM_MAIL,
-    SYSTEM_TYPES,
-    Envelope,
-    Failure,
-    Kind,
-    answer_decoder,
-    mail_of,
-    tag_of,
-)
+from runtime.kernel.context import CellContext
+from runtime.kernel.envelope import SYSTEM_MAIL, SYSTEM_TYPES, Envelope, Kind, mail_of, process_of, tag_of
 from runtime.kernel.mailbox import Mailbox
+from runtime.kernel.procedures import MAX_REASON, Procedures, Running
+from runtime.kernel.timers import Timers
 
 if TYPE_CHECKING:
     from random import Random
@@ -60,11 +50,8 @@ if TYPE_CHECKING:
 NOTICES = frozenset(map(tag_of, (Down, PeerUp, PeerDown)))
 """What only the kernel of the same process says, and never refuses for want of room: nobody would ask again."""
 
-MAX_REASON = 500
-"""Most characters of what is wrong with a message: its text repeats names out of the message itself."""
-
-TIMERS_KEPT = 64
-"""Cancelled timers beyond this and half of the heap are swept out."""
+SWEEP_FROM = 64
+"""From so many unanswered asks on, those whose deadline passed are forgotten."""
 
 
 class Sentinel:
@@ -73,35 +60,6 @@ class Sentinel:
 
 STOP = Sentinel()
 TIMER = Sentinel()
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A procedure under way; `context` is the message it serves."""
-
-    coroutine: Coroutine[Any, Any, None]
-    context: CellContext
-    starting: bool = False
-
-
-@dataclass(slots=True)
-class Gathering:
-    """An `AllOf` under way."""
-
-    results: list[Any]
-    missing: int
-
-
-@dataclass(slots=True)
-class Waiting:
-    """One ask under way, perhaps a part of an `AllOf`."""
-
-    running: Running
-    to: Address
-    answer: Any
-    timer: int
-    gathering: Gathering | None = None
-    index: int = 0
 
 
 class Cell:
@@ -118,15 +76,10 @@ class Cell:
         self._wall: int | None = None
         self._factory = factory
         self._mail = mail_of(None)
-        self._procedures: dict[Running, None] = {}
-        self._waiting: dict[int, Waiting] = {}
-        self._timers: dict[int, Callable[[], None]] = {}
-        self._heap: list[tuple[float, int]] = []
+        self.procedures = Procedures(self)
+        self.timers = Timers()
         self._wake_at = float("inf")
-        self._sweep_at = TIMERS_KEPT
-        self._turns: dict[Hashable, deque[tuple[Running, int]]] = {}
-        self._ready: deque[Running] = deque()
-        self._last = world.first_number()
+        self._sweep_at = SWEEP_FROM
         self._starting = False
         self._expecting: list[CellContext] = []
         self._unanswered: dict[CellContext, None] = {}
@@ -191,11 +144,12 @@ class Cell:
         context = CellContext(self, None)
         procedure = self.actor.started(context)
         if procedure is None:
-            self._has_started()
+            self.has_started()
         else:
-            self._run(Running(procedure, context, starting=True))
+            self.procedures.run(Running(procedure, context, starting=True))
 
-    def _has_started(self) -> None:
+    def has_started(self) -> None:
+        """Ordinary messages go on from here."""
         self._starting = False
         self._hold()
         for context in self._expecting:
@@ -219,8 +173,7 @@ class Cell:
                 self._start()
             else:
                 self._handle(item)
-            while self._ready:
-                self._advance(self._ready.popleft())
+            self.procedures.go_on()
         except BaseException as error:  # pykka would stop every actor of the process on SystemExit
             if self.ended:
                 raise
@@ -230,7 +183,7 @@ class Cell:
             finally:
                 self.end(ExitKind.CRASHED, "".join(format_exception_only(error)).strip())
         else:
-            if self._heap:
+            if self.timers:
                 self._schedule()
         self.busy_s += world.now() - began
 
@@ -245,7 +198,7 @@ class Cell:
             if item.kind is Kind.TELL or item.kind is Kind.ASK:
                 self._receive(item)
             else:
-                self._answered(item)
+                self.procedures.answered(item)
         elif item is TIMER:
             self._wake_at = float("inf")
             self._fire()
@@ -274,7 +227,7 @@ class Cell:
         assert self.actor is not None
         procedure = self.actor.receive(message, context)
         if procedure is not None:
-            self._run(Running(procedure, context))
+            self.procedures.run(Running(procedure, context))
         if self._tracing is not None:
             self._trace(message, context, self.world.now() - self.now)
 
@@ -283,7 +236,7 @@ class Cell:
         if len(self._unanswered) >= self._sweep_at:
             for old in [old for old in self._unanswered if old.is_late(self.now)]:
                 del self._unanswered[old]
-            self._sweep_at = max(TIMERS_KEPT, 2 * len(self._unanswered))
+            self._sweep_at = max(SWEEP_FROM, 2 * len(self._unanswered))
         self._unanswered[context] = None
 
     def closed(self, context: CellContext) -> None:
@@ -294,184 +247,26 @@ class Cell:
         context.refuse(code.value, reason)
         self.world.dead_letter(envelope, code.value)
 
-    # procedures
-
-    def _run(self, running: Running) -> None:
-        self._procedures[running] = None
-        self._advance(running)
-
-    def run_later(self, running: Running) -> None:
-        self._procedures[running] = None
-        self._ready.append(running)
-
-    def _advance(self, running: Running, value: Any = None, error: AskFailed | None = None) -> None:
-        """Drive the procedure until it waits or ends."""
-        coroutine = running.coroutine
-        while True:
-            try:
-                effect: Effect[Any] = coroutine.send(value) if error is None else coroutine.throw(error)
-            except StopIteration:
-                self._finished(running)
-                return
-            except AskFailed as failure:
-                running.context.fail(failure)
-                self._finished(running)
-                if running.starting:
-                    raise RuntimeError(f"cannot start: {failure}") from failure
-                return
-            value = error = None
-            match effect:
-                case Ask():
-                    error = self._ask(running, effect, None, 0)
-                    if error is None:
-                        return
-                case AllOf():
-                    gathering = Gathering([None] * len(effect.asks), len(effect.asks))
-                    for index, ask in enumerate(effect.asks):
-                        failed = self._ask(running, ask, gathering, index)
-                        if failed is not None:
-                            gathering.results[index] = failed
-                            gathering.missing -= 1
-                    if gathering.missing:
-                        return
-                    value = gathering.results
-                case Sleep():
-                    self._timer(effect.seconds, lambda: self._advance(running))
-                    return
-                case Acquire():
-                    if not self._acquire(running, effect):
-                        return
-                case _:
-                    raise TypeError(f"a procedure can await asks, sleeps and exclusive turns, not {effect!r}")
-
-    def _finished(self, running: Running) -> None:
-        self._procedures.pop(running, None)
-        if running.starting and not self.ended:
-            self._has_started()
-
-    def _ask(self, running: Running, ask: Ask[Any], gathering: Gathering | None, index: int) -> AskFailed | None:
-        """Send the question; what comes back at once is the failure to."""
-        envelope = running.context.envelope
-        waiting = (*(envelope.waiting if envelope is not None and envelope.kind is Kind.ASK else ()), self.address)
-        if ask.to in waiting or len(waiting) >= MAX_WAITING:
-            if ask.to not in waiting:
-                reason = f"{len(waiting)} actors would wait in a row, for {' -> '.join(waiting)}"
-            else:
-                reason = f"{' -> '.join([*waiting[waiting.index(ask.to) :], ask.to])} would wait for itself"
-            return AskFailed(AskFailure.WOULD_DEADLOCK, ask.to, "", reason)
-        self._last += 1
-        number = self._last
-        timer = self._timer(ask.timeout_s, lambda: self._timed_out(number))
-        answer = answer_type(type(ask.request))
-        self._waiting[number] = Waiting(running, ask.to, answer, timer, gathering, index)
-        self.world.post(
-            Envelope(
-                Kind.ASK,
-                ask.to,
-                self.address,
-                ask.request,
-                tag=tag_of(type(ask.request)),
-                correlation=number,
-                deadline=self.now + ask.timeout_s,
-                waiting=waiting,
-            )
-        )
-        return None
-
-    def _answered(self, envelope: Envelope) -> None:
-        waiting = self._waiting.pop(envelope.correlation, None)
-        if waiting is None or waiting.to != envelope.sender:
-            if waiting is not None:
-                self._waiting[envelope.correlation] = waiting
-            self.world.dead_letter(envelope, "late_answer")
-            return
-        self.cancel(waiting.timer)
-        result: Any = envelope.message
-        if envelope.kind is Kind.FAILURE:
-            assert envelope.failure is not None
-            failure = envelope.failure
-            result = AskFailed(failure.failure, waiting.to, failure.code, failure.reason)
-        elif result is None:
-            try:
-                result = answer_decoder(waiting.answer).decode(envelope.body)
-            except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-                reason = f"its answer: {str(error)[:MAX_REASON]}"
-                result = AskFailed(AskFailure.DIED, waiting.to, KernelRefusal.MALFORMED.value, reason)
-        self._settle(waiting, result)
-
-    def _timed_out(self, number: int) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None:
-            self._settle(waiting, AskFailed(AskFailure.TIMEOUT, waiting.to, "", "no answer in time"))
-
-    def _settle(self, waiting: Waiting, result: Any) -> None:
-        gathering = waiting.gathering
-        if gathering is not None:
-            gathering.results[waiting.index] = result
-            gathering.missing -= 1
-            if gathering.missing == 0:
-                self._advance(waiting.running, gathering.results)
-        elif isinstance(result, AskFailed):
-            self._advance(waiting.running, error=result)
-        else:
-            self._advance(waiting.running, result)
-
-    def _acquire(self, running: Running, acquire: Acquire) -> bool:
-        turns = self._turns.get(acquire.key)
-        if turns is None:
-            self._turns[acquire.key] = deque()
-            return True
-
-        def too_late() -> None:
-            turns.remove((running, timer))
-            reason = f"another procedure holds {acquire.key!r}"
-            busy = AskFailed(AskFailure.REFUSED, self.address, KernelRefusal.BUSY.value, reason)
-            self._advance(running, error=busy)
-
-        timer = self._timer(acquire.timeout_s, too_late)
-        turns.append((running, timer))
-        return False
-
-    def release(self, key: Hashable) -> None:
-        turns = self._turns.get(key)
-        if turns:
-            running, timer = turns.popleft()
-            self.cancel(timer)
-            self._ready.append(running)
-        elif turns is not None:
-            del self._turns[key]
-
     # timers
 
-    def _timer(self, delay_s: float, work: Callable[[], None]) -> int:
-        self._last += 1
-        self._timers[self._last] = work
-        heappush(self._heap, (self.now + max(0.0, delay_s), self._last))
-        return self._last
+    def after(self, delay_s: float, work: Callable[[], None]) -> int:
+        return self.timers.add(self.now + max(0.0, delay_s), work)
 
-    def after(self, delay_s: float, message: Message, context: CellContext) -> int:
-        return self._timer(delay_s, lambda: self._receive(context.to_self(message)))
-
-    def cancel(self, timer: int) -> None:
-        self._timers.pop(timer, None)
-        if len(self._heap) > TIMERS_KEPT + 2 * len(self._timers):
-            self._heap = [entry for entry in self._heap if entry[1] in self._timers]
-            heapify(self._heap)
+    def after_message(self, delay_s: float, message: Message, context: CellContext) -> int:
+        return self.after(delay_s, lambda: self._receive(context.to_self(message)))
 
     def _fire(self) -> None:
-        while self._heap and self._heap[0][0] <= self.now and not self.ended:
-            work = self._timers.pop(heappop(self._heap)[1], None)
-            if work is not None:
-                work()
-                while self._ready:
-                    self._advance(self._ready.popleft())
+        for work in self.timers.due(self.now):
+            work()
+            self.procedures.go_on()
+            if self.ended:
+                return
 
     def _schedule(self) -> None:
-        while self._heap and self._heap[0][1] not in self._timers:
-            heappop(self._heap)
-        if self._heap and self._heap[0][0] < self._wake_at and not self.ended:
-            self._wake_at = self._heap[0][0]
-            self.world.wake_at(self, self._wake_at)
+        earliest = self.timers.earliest()
+        if earliest is not None and earliest < self._wake_at and not self.ended:
+            self._wake_at = earliest
+            self.world.wake_at(self, earliest)
 
     # the end
 
@@ -483,11 +278,7 @@ class Cell:
             self.actor.stopped(CellContext(self, None))
         self.ended = True
         died = AskFailed(AskFailure.DIED, self.address, "", reason)
-        for running in list(self._procedures):
-            try:
-                running.coroutine.close()
-            except BaseException as error:  # it waited, or raised: the rest is closed all the same
-                self.world.log("warning", self.address, "a procedure failed while it was closed", {"exception": error})
+        self.procedures.close()
         for context in list(self._unanswered):
             context.fail(died, closing=True)
         for item in self.mailbox.close():
@@ -495,11 +286,7 @@ class Cell:
                 if item.kind is Kind.ASK:
                     CellContext(self, item).fail(died, closing=True)
                 self.world.dead_letter(item, "died")
-        self._procedures.clear()
-        self._ready.clear()
-        self._waiting.clear()
-        self._timers.clear()
-        self._heap.clear()
+        self.timers.clear()
         self.world.ended(self, kind, reason)
 
     # sight
@@ -517,6 +304,9 @@ class Cell:
                 self._report_state(context)
             case GetStatistics():
                 context.reply(self.statistics())
+            case Suspend() | Resume() | Trace() if not self._is_operator(context):
+                reason = "only the operator, the root and the own process hold or trace an actor"
+                context.refuse(KernelRefusal.NOT_ALLOWED.value, reason)
             case Suspend():
                 self._suspended = True
                 self._hold()
@@ -529,13 +319,16 @@ class Cell:
                 if self._tracing is not None or not 1 <= count <= 1000:
                     context.refuse(KernelRefusal.BUSY.value, "one trace at a time, of 1..1000 messages")
                     return
-                self._tracing = ([], count, context, self._timer(seconds, self._traced))
+                self._tracing = ([], count, context, self.after(seconds, self._traced))
             case ListActors():
                 context.reply(self.world.actor_list())
             case GetProcess():
                 context.reply(self.world.process_report())
             case _:
                 raise TypeError(f"not a system message: {message!r}")
+
+    def _is_operator(self, context: CellContext) -> bool:
+        return process_of(context.sender or "") in (*self.world.operators, process_of(self.address))
 
     def _report_state(self, context: CellContext) -> None:
         try:
@@ -554,9 +347,9 @@ class Cell:
             crashed=self.crashed,
             mailbox=len(self.mailbox),
             mailbox_high=self.mailbox.high,
-            procedures=len(self._procedures),
-            waiting_asks=len(self._waiting),
-            timers=len(self._timers),
+            procedures=len(self.procedures),
+            waiting_asks=self.procedures.asks,
+            timers=len(self.timers),
             suspended=self._suspended,
             busy_s=self.busy_s,
         )
@@ -573,133 +366,10 @@ class Cell:
         if self._tracing is not None:
             lines, _, context, timer = self._tracing
             self._tracing = None
-            self.cancel(timer)
+            self.timers.cancel(timer)
             context.reply(TraceReport(address=self.address, lines=lines))
 
     def random(self) -> Random:
         if self._random is None:
             self._random = self.world.random_for(self.address)
         return self._random
-
-
-class CellContext(Context):
-    """What an actor sees of its cell while it serves one message."""
-
-    __slots__ = ("_answered", "_cell", "envelope")
-
-    def __init__(self, cell: Cell, envelope: Envelope | None) -> None:
-        self._cell = cell
-        self.envelope = envelope
-        self._answered = envelope is None or envelope.kind is not Kind.ASK
-
-    @property
-    def address(self) -> Address:
-        return self._cell.address
-
-    @property
-    def sender(self) -> Address | None:
-        return None if self.envelope is None else self.envelope.sender
-
-    def is_late(self, now: float) -> bool:
-        """Its asker waits no longer."""
-        return self.envelope is not None and self.envelope.deadline is not None and self.envelope.deadline < now
-
-    @property
-    def is_request(self) -> bool:
-        return not self._answered
-
-    def tell(self, to: Address, message: Message) -> bool:
-        cell = self._cell
-        if cell.ended:
-            return False
-        return cell.world.post(Envelope(Kind.TELL, to, cell.address, message, tag=tag_of(type(message))))
-
-    def reply(self, answer: Message) -> None:
-        if self._answered or self._cell.ended:
-            return
-        self._cell.answered += 1
-        self._answer(Kind.ANSWER, answer, None)
-
-    def refuse(self, code: str, reason: str) -> None:
-        if self._answered or self._cell.ended:
-            return
-        self._cell.refused += 1
-        self._answer(Kind.FAILURE, None, Failure(AskFailure.REFUSED, str(code), reason))
-
-    def fail(self, failed: AskFailed, *, closing: bool = False) -> None:
-        """Answer with a failure that came from elsewhere: a let-through `AskFailed`, or the end of this actor."""
-        if self._answered or (self._cell.ended and not closing):
-            return
-        nothing = failed.nothing_happened
-        if closing or not nothing:
-            failure = Failure(AskFailure.DIED, failed.code, failed.reason if closing else str(failed))
-        else:
-            code = failed.code or failed.failure.value
-            failure = Failure(AskFailure.REFUSED, code, failed.reason if failed.code else str(failed))
-        self._answer(Kind.FAILURE, None, failure)
-
-    def _answer(self, kind: Kind, answer: Message | None, failure: Failure | None) -> None:
-        self._answered = True
-        self._cell.closed(self)
-        asked = self.envelope
-        assert asked is not None
-        self._cell.world.post(
-            Envelope(
-                kind,
-                asked.sender,
-                self._cell.address,
-                answer,
-                tag="" if answer is None else tag_of(type(answer)),
-                correlation=asked.correlation,
-                failure=failure,
-                route=asked.route,
-            )
-        )
-
-    def after(self, delay_s: float, message: Message) -> int:
-        return 0 if self._cell.ended else self._cell.after(delay_s, message, self)
-
-    def to_self(self, message: Message) -> Envelope:
-        return Envelope(Kind.TELL, self._cell.address, self._cell.address, message, tag=tag_of(type(message)))
-
-    def cancel(self, timer: int) -> None:
-        self._cell.cancel(timer)
-
-    def now(self) -> float:
-        return self._cell.now
-
-    def wall(self) -> int:
-        return self._cell.wall
-
-    @property
-    def random(self) -> Random:
-        return self._cell.random()
-
-    def run(self, procedure: Procedure) -> None:
-        if self._cell.ended:
-            procedure.close()
-        else:
-            self._cell.run_later(Running(procedure, self))
-
-    def spawn(self, address: Address, factory: Callable[[], Actor[Any]]) -> None:
-        if not self._cell.ended:
-            self._cell.world.spawn(address, factory, watcher=self._cell.address)
-
-    def stop(self, address: Address) -> None:
-        if not self._cell.ended:
-            self._cell.world.stop(address)
-
-    def watch(self, address: Address) -> None:
-        if not self._cell.ended:
-            self._cell.world.watch(self._cell.address, address)
-
-    def watch_peer(self, process: NodeName) -> None:
-        if not self._cell.ended:
-            self._cell.world.watch_peer(self._cell.address, process)
-
-    def log(self, level: str, text: str, **fields: object) -> None:
-        self._cell.world.log(level, self._cell.address, text, fields)
-
-    def release(self, key: Hashable) -> None:
-        if not self._cell.ended:
-            self._cell.release(key)

@@ -57,6 +57,8 @@ class Pending:
 
 
 class SimulatedWorld(World):
+    operators = World.operators | {"test"}  # the outside of this world, which no directory lists
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed

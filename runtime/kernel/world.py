@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class World(ABC):
-    """Holds the cells. Subclasses give time, threads and the way to other processes."""
+    """Holds the cells. Subclasses give time, threads and the way to other processes.
+
+    `operators` are the processes that may suspend, resume and trace actors here, besides the own one.
+    """
+
+    operators: frozenset[str] = frozenset({"operator", "root"})
 
     def __init__(self) -> None:
         self.cells: dict[Address, Cell] = {}

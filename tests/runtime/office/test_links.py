@@ -160,7 +160,16 @@ def test_a_deadline_travels_as_the_time_that_is_left(pair, monkeypatch):
     assert before + 25 < asked.deadline <= pair.server.world.now() + 30.001
 
 
+def test_only_the_operator_and_the_root_hold_or_trace_an_actor_of_another_process(pair):
+    for request in (Suspend(), Resume(), Trace(count=1)):
+        with pytest.raises(AskFailed) as failed:
+            pair.ask(request)
+        assert failed.value.code == "not_allowed"
+    assert not pair.ask(GetStatistics()).suspended
+
+
 def test_sight_into_an_actor_of_another_process(pair):
+    pair.server.world.operators |= {"client"}
     assert pair.ask(Ping())
     assert pair.ask(AwaitReady())
     pair.ask(Suspend())
