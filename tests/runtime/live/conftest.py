@@ -277,6 +277,11 @@ def make_cluster(hostwatch_dir: Path) -> Iterator[MakeCluster]:
     yield from _making(hostwatch_dir)
 
 
+@pytest.fixture(scope="module")
+def make_module_cluster(hostwatch_dir: Path) -> Iterator[MakeCluster]:
+    yield from _making(hostwatch_dir)
+
+
 @pytest.fixture(scope="package")
 def shared(hostwatch_dir: Path) -> Iterator[Live]:
     """One cluster for the tests that leave it as they found it; its budget outlasts all of them."""
