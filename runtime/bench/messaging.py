@@ -6,8 +6,10 @@ Ours and raw use the same sockets (ROUTER and DEALER over ipc, CURVE) and the sa
 * ask: one after the other, each answered with its own text.
 * tell, single: each sent for itself. Ours: an actor that tells once per message it handles; raw: one send each;
   xoscar: one awaited tell each.
-* tell, bursts: `BURST` at a time. Ours: that many in one turn; raw: that many in one ZeroMQ message, the least that any
-  messaging on it could cost; xoscar: its `batch` of that many, or as many at once, whichever is faster.
+* tell, bursts: `BURST` at a time. Ours: that many tells in one turn; raw: as singly, for a socket knows no bursts;
+  xoscar: that many tells at once.
+* batch: `BURST` that travel as one. Raw: one ZeroMQ message; xoscar: one call of its `batch`, which is one message to
+  one actor that must be made for it. Ours has none: what to put into one message is the actor's business.
 
 After every `WINDOW` tells the sender asks how many have arrived, so nothing is counted that did not arrive.
 """
@@ -285,7 +287,8 @@ def raw(folder: Path) -> Iterator[Callable[[], Round]]:
                 dealer.send(b"a" + text)
                 dealer.recv()
                 asks.append(time.perf_counter() - began)
-            return Round(asks, tells(b"t" + text, 1), tells(b"b" + text * BURST, BURST))
+            single, batch = tells(b"t" + text, 1), tells(b"b" + text * BURST, BURST)
+            return Round(asks, single, single, batch)
 
         try:
             yield measure

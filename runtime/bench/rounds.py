@@ -21,11 +21,12 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Round:
-    """What one round measured."""
+    """What one round measured. `batch_per_s`: messages that travel as one, where the peer can say so."""
 
     asks_s: list[float]
     single_per_s: float
     burst_per_s: float
+    batch_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Figures:
     ask_p99_us: float
     single_per_s: float
     burst_per_s: float
+    batch_per_s: float | None
 
 
 def figures(name: str, rounds: list[Round]) -> Figures:
+    batches = [each.batch_per_s for each in rounds if each.batch_per_s is not None]
     asks = sorted(sample for each in rounds for sample in each.asks_s)
     return Figures(
         name=name,
@@ -47,6 +50,7 @@ def figures(name: str, rounds: list[Round]) -> Figures:
         ask_p99_us=asks[int(len(asks) * 0.99)] * 1e6,
         single_per_s=statistics.median(each.single_per_s for each in rounds),
         burst_per_s=statistics.median(each.burst_per_s for each in rounds),
+        batch_per_s=statistics.median(batches) if batches else None,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.cli.options import JsonOption, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
+
+if TYPE_CHECKING:
+    from runtime.bench.rounds import Figures
 
 app = verbs()
 
@@ -31,12 +34,14 @@ def messaging(as_json: JsonOption = False) -> None:
     Example:
       sennit bench messaging
     """
+    from runtime.bench.machine import machine
+
     measured = _run("messaging")
     if as_json:
-        print_document([asdict(figures) for figures in measured])
+        print_document({"machine": machine(), "peers": [asdict(figures) for figures in measured]})
         return
     print_table(
-        ("", "ask p50", "ask p99", "tells/s, one by one", "tells/s, in bursts"),
+        ("", "ask p50", "ask p99", "tells/s, singly", "tells/s, in bursts", "batched/s"),
         [
             (
                 figures.name,
@@ -44,10 +49,24 @@ def messaging(as_json: JsonOption = False) -> None:
                 f"{figures.ask_p99_us:.0f} us",
                 f"{figures.single_per_s:,.0f}",
                 f"{figures.burst_per_s:,.0f}",
+                "-" if figures.batch_per_s is None else f"{figures.batch_per_s:,.0f}",
             )
             for figures in measured
         ],
     )
+    print_facts([*_shares(measured), ("machine", machine())])
+
+
+def _shares(measured: list[Figures]) -> list[tuple[str, str]]:
+    """Ours beside each peer of the same run: times as long an ask takes, times as many tells."""
+    ours, *peers = measured
+    shares = []
+    for peer in peers:
+        ask = ours.ask_p50_us / peer.ask_p50_us
+        single, burst = ours.single_per_s / peer.single_per_s, ours.burst_per_s / peer.burst_per_s
+        text = f"an ask takes {ask:.1f} times as long; {single:.1f} times the tells singly, {burst:.1f} times in bursts"
+        shares.append((f"beside {peer.name}", text))
+    return shares
 
 
 @app.command()
