@@ -20,7 +20,7 @@ class Admission:
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], names: Mapping[bytes, str], refused: Callable[[str], None]
     ) -> None:
-        self._names = names
+        self._names = dict(names)
         self._refused = refused
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
@@ -45,6 +45,10 @@ class Admission:
             else:
                 reply = [b"200", b"OK", name.encode(), b""]
             self.socket.send_multipart([route, b"", b"1.0", request, *reply])
+
+    def revoke(self, name: str) -> None:
+        """Its key is not listed any more."""
+        self._names = {key: listed for key, listed in self._names.items() if listed != name}
 
     def close(self) -> None:
         self.socket.close()

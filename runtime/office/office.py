@@ -35,6 +35,7 @@ from runtime.kernel.envelope import (
 from runtime.office.admission import DOMAIN, Admission
 from runtime.office.link import Link
 from runtime.office.listen import IpcClaim, ListenFault
+from runtime.office.revocation import Revocations
 
 HIGH_WATER = 10_000
 """ZeroMQ messages that a connection holds, and envelopes that wait to be sent: beyond, senders are refused."""
@@ -140,6 +141,7 @@ class PostOffice:
         self._log = log
         self._beat_s = beat_s
         self._crowd = crowd
+        self._revocations = Revocations()
         self._outbox: deque[Envelope] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sleeping = False
@@ -188,6 +190,15 @@ class PostOffice:
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
             os.close(self._wake)
+
+    def revoke(self, name: str) -> None:
+        """From this call on nothing that `name` says is heard, on any connection that its key has or tries to get.
+
+        Its links end at once: asks to it are answered `died`. There is no way back in the life of this office.
+        """
+        self._revocations.revoke(name)
+        if not self._closing:
+            os.eventfd_write(self._wake, 1)
 
     def reaches(self, process: str) -> bool:
         """Whether a link to `process` is up now."""
@@ -324,6 +335,8 @@ class PostOffice:
             handlers[door.monitor] = self._monitor_reader_of(door)
         beat_at = time.monotonic() + self._beat_s
         while not self._closing:
+            while self._revocations.due:
+                self._cut_off(self._revocations.due.popleft())
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + self._beat_s
@@ -476,10 +489,16 @@ class PostOffice:
             identity = frames[0].bytes
             link = self._guests.get(identity)
             name = _user_of(frames[-1]) if link is None else link.peer
+            if name in self._revocations.names:
+                self._count("revoked", f"{name} goes on speaking")
+                self._revocations.cut_stranger(identity, frames[-1])
+                continue
             if len(frames) != 2:
                 self._count("bad_frame", f"{name}: {len(frames)} parts")
                 continue
             self._read(name, identity, frames[1].bytes)
+            if link is None and identity in self._guests:
+                self._revocations.entered(identity, frames[1])
 
     def _reader_of(self, door: Door) -> Callable[[], None]:
         def read() -> None:
@@ -487,6 +506,9 @@ class PostOffice:
                 if not _readable(door.socket):
                     return
                 frames = door.socket.recv_multipart(zmq.NOBLOCK)
+                if door.peer in self._revocations.names:
+                    self._count("revoked", f"{door.peer} goes on speaking")
+                    continue
                 if len(frames) != 1:
                     self._count("bad_frame", f"{door.peer}: {len(frames)} parts")
                     continue
@@ -581,7 +603,26 @@ class PostOffice:
         for _ in _events(self._router_monitor):
             self._probe_at = time.monotonic() + SETTLE_S
 
+    def _cut_off(self, name: str) -> None:
+        """The key of `name` was revoked: no new connection of it, and an end of those it has."""
+        reason = "its key was revoked"
+        self._log("warning", f"{name} is cut off on {self.plane}: {reason}")
+        if self._admission is not None:
+            self._admission.revoke(name)
+        for identity in [identity for identity, link in self._guests.items() if link.peer == name]:
+            self._revocations.cut(identity)
+            self._guest_left(identity, reason)
+        door = self._doors.pop(name, None)
+        if door is not None:
+            door.socket.disable_monitor()
+            for socket in (door.socket, door.monitor):
+                self._poller.unregister(socket)
+                socket.close()
+            if door.link is not None and door.link.up:
+                self._ended(door.link, reason)
+
     def _guest_left(self, identity: bytes, reason: str) -> None:
+        self._revocations.left(identity)
         link = self._guests.pop(identity, None)
         if link is None:
             return
