@@ -83,9 +83,9 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
     view = ask("tree", "root/supervisor", ShowChildren())
     if view is not None:
         problems.extend(
-            f"process {child.name} is {child.state.value} ({child.last_exit or 'no exit seen'})"
+            f"process {child.name} is {(child.verdict or child.state).value} ({child.last_exit or 'no exit seen'})"
             for child in view.children
-            if child.state is not ChildState.RUNNING
+            if child.state is not ChildState.RUNNING or child.verdict is not None
         )
     ask("chain", "chain/chain", GetHead())
     nodes = ask("nodes", "controller/plane", ListNodes())
