@@ -14,7 +14,8 @@ from runtime.cluster.keys import transport_key
 from runtime.cluster.names import Role
 from runtime.kernel.caller import Caller
 from runtime.kernel.envelope import Envelope, process_of
-from runtime.office.office import Keys, PostOffice
+from runtime.office.office import PostOffice
+from runtime.office.sockets import Keys
 
 A = TypeVar("A")
 

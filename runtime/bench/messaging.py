@@ -45,7 +45,8 @@ from runtime.bench.rounds import (
 from runtime.cluster.keys import SecretSeed, transport_key
 from runtime.kernel.envelope import process_of
 from runtime.kernel.live import LiveWorld
-from runtime.office.office import Keys, PostOffice
+from runtime.office.office import PostOffice
+from runtime.office.sockets import Keys
 
 ECHO, DRIVER = Address("server/echo"), Address("client/driver")
 

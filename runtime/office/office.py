@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 from threading import Event, Thread, get_ident
 from typing import Any
 
@@ -21,7 +20,6 @@ import zmq
 from messages.base import Address, NodeName
 from messages.system import AskFailure, KernelRefusal, LinkRow
 from runtime.kernel.envelope import (
-    MAX_HEADER_BYTES,
     MAX_MESSAGE_BYTES,
     UNSAYABLE,
     BadFrame,
@@ -32,43 +30,22 @@ from runtime.kernel.envelope import (
     process_of,
     unpack,
 )
-from runtime.office.admission import DOMAIN, Admission
+from runtime.office.admission import Admission
 from runtime.office.link import Link
-from runtime.office.listen import IpcClaim, ListenFault
+from runtime.office.listen import IpcClaim
 from runtime.office.revocation import Revocations
+from runtime.office.sockets import Keys, Socket, Sockets, events_of, readable, user_of
 
-HIGH_WATER = 10_000
-"""ZeroMQ messages that a connection holds, and envelopes that wait to be sent: beyond, senders are refused."""
+OUTBOX_ENVELOPES = 10_000
+"""Envelopes that wait to be sent: beyond, senders are refused."""
 
 BURST_BYTES = 64 * 1024
 BURST_ENVELOPES = 256
-RECONNECT_MS = 20
-RECONNECT_MAX_MS = 500
-HEARTBEAT_MS = 1_000
-HEARTBEAT_TIMEOUT_MS = 3_000
-FAREWELL_MS = 50
-"""How long a closing office tries to get its last words out."""
-
 SETTLE_S = 0.02
 """After a connection broke, libzmq needs this long until a send to it fails."""
 
 GREET_S = 0.002
 """A connection takes its first message a moment after its handshake."""
-
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
-
-Socket = zmq.Socket[bytes]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keys:
-    """Curve25519: the own pair, and the public keys of every process that may be met (32 bytes each)."""
-
-    public: bytes
-    secret: bytes = field(repr=False)
-    peers: Mapping[str, bytes]
 
 
 @dataclass(slots=True)
@@ -155,6 +132,7 @@ class PostOffice:
         self._known: dict[tuple[str, int], Link] = {}
         self._counted: dict[str, int] = {}
         self._probe_at: float | None = None
+        self._greeting = False
 
     # any thread
 
@@ -171,8 +149,8 @@ class PostOffice:
         if self._closing:
             self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
             return False
-        if len(self._outbox) >= HIGH_WATER and envelope.kind in (Kind.TELL, Kind.ASK):
-            reason = f"{HIGH_WATER} envelopes wait to leave {self.name}"
+        if len(self._outbox) >= OUTBOX_ENVELOPES and envelope.kind in (Kind.TELL, Kind.ASK):
+            reason = f"{OUTBOX_ENVELOPES} envelopes wait to leave {self.name}"
             self._failed(envelope, AskFailure.REFUSED, KernelRefusal.OVERLOADED.value, reason)
             return False
         self._outbox.append(envelope)
@@ -263,8 +241,7 @@ class PostOffice:
             self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
 
     def _open(self) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._context.linger = 0
+        self._sockets = Sockets(self._keys)
         self._claim: IpcClaim | None = None
         self._admission: Admission | None = None
         self._router: Socket | None = None
@@ -272,56 +249,20 @@ class PostOffice:
         self._poller.register(self._wake, zmq.POLLIN)
         if self._listen is not None:
             names = {key: peer for peer, key in self._keys.peers.items()}
-            self._admission = Admission(self._context, names, lambda who: self._count("refused_connection", who))
+            self._admission = Admission(
+                self._sockets.context, names, lambda who: self._count("refused_connection", who)
+            )
             self._poller.register(self._admission.socket, zmq.POLLIN)
-            self._router, self._router_monitor = self._bind(self._listen)
+            if self._listen.startswith("ipc://"):
+                self._claim = IpcClaim(self._listen.removeprefix("ipc://"))
+            self._router, self._router_monitor = self._sockets.router(self._listen)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._router_monitor, zmq.POLLIN)
         for peer, endpoint in self._dial.items():
-            door = self._connect(peer, endpoint)
+            door = Door(peer, *self._sockets.dealer(peer, endpoint))
             self._doors[peer] = door
             self._poller.register(door.socket, zmq.POLLIN)
             self._poller.register(door.monitor, zmq.POLLIN)
-
-    def _bind(self, endpoint: str) -> tuple[Socket, Socket]:
-        if endpoint.startswith("ipc://"):
-            self._claim = IpcClaim(endpoint.removeprefix("ipc://"))
-        router = self._socket(zmq.ROUTER)
-        router.curve_server = True
-        router.zap_domain = DOMAIN
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        try:
-            router.bind(endpoint)
-        except zmq.ZMQError as error:
-            raise ListenFault(
-                f"cannot listen on {endpoint}: {error}; another program may use the port (ss -ltnp), "
-                "or the host is not this one: set [endpoints] in cluster.toml"
-            ) from None
-        return router, monitor
-
-    def _connect(self, peer: str, endpoint: str) -> Door:
-        dealer = self._socket(zmq.DEALER)
-        dealer.setsockopt(zmq.IMMEDIATE, 1)
-        dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, self._keys.peers[peer])
-        monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED)
-        dealer.connect(endpoint)
-        return Door(peer, dealer, monitor)
-
-    def _socket(self, kind: int) -> Socket:
-        socket = self._context.socket(kind)
-        socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + MAX_HEADER_BYTES)
-        socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
-        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
-        return socket
 
     def _serve(self) -> None:
         handlers: dict[Any, Callable[[], None]] = {self._wake: self._woken}
@@ -458,12 +399,15 @@ class PostOffice:
 
     def _greet(self) -> bool:
         """Say HELLO where a handshake is through; True while somebody is still to be greeted."""
+        if not self._greeting:
+            return False
         waiting = False
         for door in self._doors.values():
             if door.greeting:
                 door.greeted_with = 0 if door.link is None else door.link.sent
                 door.greeting = not self._control(Kind.HELLO, door.peer, b"", door.link)
                 waiting = waiting or door.greeting
+        self._greeting = waiting
         return waiting
 
     def _control(self, kind: Kind, peer: str, identity: bytes, link: Link | None) -> bool:
@@ -483,12 +427,12 @@ class PostOffice:
     def _read_router(self) -> None:
         assert self._router is not None
         for _ in range(BURST_ENVELOPES):
-            if not _readable(self._router):
+            if not readable(self._router):
                 return
             frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             identity = frames[0].bytes
             link = self._guests.get(identity)
-            name = _user_of(frames[-1]) if link is None else link.peer
+            name = user_of(frames[-1]) if link is None else link.peer
             if name in self._revocations.names:
                 self._count("revoked", f"{name} goes on speaking")
                 self._revocations.cut_stranger(identity, frames[-1])
@@ -503,7 +447,7 @@ class PostOffice:
     def _reader_of(self, door: Door) -> Callable[[], None]:
         def read() -> None:
             for _ in range(BURST_ENVELOPES):
-                if not _readable(door.socket):
+                if not readable(door.socket):
                     return
                 frames = door.socket.recv_multipart(zmq.NOBLOCK)
                 if door.peer in self._revocations.names:
@@ -585,9 +529,9 @@ class PostOffice:
 
     def _monitor_reader_of(self, door: Door) -> Callable[[], None]:
         def read() -> None:
-            for event in _events(door.monitor):
+            for event in events_of(door.monitor):
                 if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    door.greeting = True
+                    door.greeting = self._greeting = True
                 elif event & zmq.EVENT_DISCONNECTED:
                     door.greeting = False
                     if door.link is not None and door.link.up:
@@ -600,7 +544,7 @@ class PostOffice:
         return read
 
     def _read_router_monitor(self) -> None:
-        for _ in _events(self._router_monitor):
+        for _ in events_of(self._router_monitor):
             self._probe_at = time.monotonic() + SETTLE_S
 
     def _cut_off(self, name: str) -> None:
@@ -667,31 +611,6 @@ class PostOffice:
             self._counted[what] = self._counted.get(what, 0) + count
 
     def _shut(self) -> None:
-        self._context.destroy(linger=FAREWELL_MS)  # with every socket that was opened, a half-open office's too
+        self._sockets.close()
         if self._claim is not None:
             self._claim.release()
-
-
-def _readable(socket: Socket) -> bool:
-    """Cheaper than a read that is refused."""
-    events = socket.getsockopt(zmq.EVENTS)
-    return isinstance(events, int) and bool(events & zmq.POLLIN)
-
-
-def _user_of(frame: zmq.Frame) -> str:
-    """The process whose key the connection has, as admission said."""
-    user = frame.get("User-Id")
-    return user if isinstance(user, str) else bytes(user).decode()
-
-
-_EVENT = Struct("=HI")  # zmq_socket_monitor(3): event and value, in the order of the machine
-
-
-def _events(monitor: Socket) -> list[int]:
-    found = []
-    while True:
-        try:
-            # pyzmq has a parser for this, beside an asyncio that costs each process 4 MB and a quarter of its start
-            found.append(_EVENT.unpack_from(monitor.recv_multipart(zmq.NOBLOCK)[0])[0])
-        except zmq.Again:
-            return found

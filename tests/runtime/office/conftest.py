@@ -19,7 +19,8 @@ from messages.base import Address
 from runtime.cluster.keys import SecretSeed, transport_key
 from runtime.kernel.envelope import Envelope, Kind, pack, unpack
 from runtime.kernel.live import LiveWorld
-from runtime.office.office import Keys, PostOffice
+from runtime.office.office import PostOffice
+from runtime.office.sockets import Keys
 
 
 class Host:

@@ -12,7 +12,7 @@ from actors.actor import Actor, AskFailed, Context, Procedure
 from messages.base import Address, Message, Request
 from messages.system import AskFailure, Done, PeerDown
 from runtime.kernel.envelope import Kind, encode_body, tag_of
-from runtime.office import office as office_module
+from runtime.office import sockets as sockets_module
 
 SERVER, CLIENT = Address("server/echo"), Address("client/keeper")
 WAIT_S = 5.0
@@ -202,13 +202,13 @@ def test_half_a_message_of_a_peer_that_goes_is_nobodys(net, server, honest):
 
 def test_a_message_beyond_the_limit_costs_its_sender_the_connection(net, monkeypatch):
     """Its length is judged before any of it is read."""
-    monkeypatch.setattr(office_module, "MAX_MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr(sockets_module, "MAX_MESSAGE_BYTES", 100_000)
     server = Server(net)
     client = net.host("client", dial=["server"])
     assert client.wait_event("up", "server")
     outlaw = net.outlaw()
     outlaw.hello()
-    outlaw.say(bytes(100_000 + office_module.MAX_HEADER_BYTES + 1))
+    outlaw.say(bytes(100_000 + sockets_module.MAX_HEADER_BYTES + 1))
     outlaw.wait_cut_off()
     assert server.host.wait_event("down", "other")
     assert client.world.main.ask(SERVER, Question(text="hi"), WAIT_S) == Word(text="hi")
@@ -216,7 +216,7 @@ def test_a_message_beyond_the_limit_costs_its_sender_the_connection(net, monkeyp
 
 
 def test_a_peer_that_does_not_read_keeps_nobody_waiting(net, monkeypatch):
-    monkeypatch.setattr(office_module, "HIGH_WATER", 20)
+    monkeypatch.setattr(sockets_module, "HIGH_WATER", 20)
     server = Server(net)
     client = net.host("client", dial=["server"])
     assert client.wait_event("up", "server")

@@ -30,6 +30,7 @@ from runtime.kernel.envelope import MAX_MESSAGE_BYTES, MAX_TEXT_BYTES, Envelope,
 from runtime.office import admission as admission_module
 from runtime.office import listen as listen_module
 from runtime.office import office as office_module
+from runtime.office import sockets as sockets_module
 from runtime.office.admission import Admission
 from runtime.office.listen import IpcClaim, ListenFault
 
@@ -275,8 +276,8 @@ def test_what_a_broken_connection_swallowed_is_a_gap_there_and_unconfirmed_here(
 
 def test_a_connection_without_a_word_is_given_up_by_both_ends(net, monkeypatch):
     """As when a cable is pulled: no end of the connection is seen, only silence."""
-    monkeypatch.setattr(office_module, "HEARTBEAT_MS", 50)
-    monkeypatch.setattr(office_module, "HEARTBEAT_TIMEOUT_MS", 150)
+    monkeypatch.setattr(sockets_module, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(sockets_module, "HEARTBEAT_TIMEOUT_MS", 150)
     wire = net.wire("server")
     pair = Pair(net, through={"server": wire.endpoint})
     wire.stall()
@@ -339,7 +340,7 @@ def test_an_office_that_fails_says_so_and_leaves_nobody_waiting(pair, monkeypatc
 
 
 def test_what_waits_to_leave_is_bounded(pair, monkeypatch):
-    monkeypatch.setattr(office_module, "HIGH_WATER", 100)
+    monkeypatch.setattr(office_module, "OUTBOX_ENVELOPES", 100)
     held, gate = Event(), Event()
     office = pair.client.office
     real = office._greet
@@ -395,26 +396,23 @@ def test_without_a_handler_that_admits_nobody_gets_in(net, monkeypatch, how):
 
 
 def test_a_dead_endpoint_is_tried_less_and_less_often(net):
-    client = net.host("client")
-    office = client.office
-    office._keys.peers["nobody"] = office._keys.public
-    context, office._context = office._context, zmq.Context()
+    keys = net.keys("client")
+    sockets = sockets_module.Sockets(keys)
     try:
-        door = office._connect("nobody", net.endpoint("nobody"))
-        door.socket.disable_monitor()
-        door.monitor.close()
-        door.socket.monitor("inproc://retries", zmq.EVENT_CONNECT_RETRIED)
-        monitor = office._context.socket(zmq.PAIR)
+        dealer, monitor = sockets.dealer("server", net.endpoint("server"))
+        dealer.disable_monitor()
+        monitor.close()
+        dealer.monitor("inproc://retries", zmq.EVENT_CONNECT_RETRIED)
+        monitor = sockets.context.socket(zmq.PAIR)
         monitor.connect("inproc://retries")
         waits = []
         while len(waits) < 5:
             assert monitor.poll(5000)
             waits.append(parse_monitor_message(monitor.recv_multipart())["value"])
     finally:
-        office._context.destroy(linger=0)
-        office._context = context
+        sockets.close()
     assert waits[-1] >= 4 * waits[0]
-    assert max(waits) <= 2 * office_module.RECONNECT_MAX_MS
+    assert max(waits) <= 2 * sockets_module.RECONNECT_MAX_MS
 
 
 def test_a_lock_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch):
