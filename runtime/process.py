@@ -3,7 +3,8 @@
     python -m runtime.process NAME --cluster DIR --life N
 
 It is ready when every actor has started; it leaves when told to (SIGTERM, in order), when its parent is gone, or when
-its supervisor fails, and then says why on standard error.
+its supervisor fails, and then says why on standard error. On SIGHUP it cuts off whom a directory that was signed anew
+does not list any more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from actors.actor import Actor
@@ -31,6 +33,7 @@ from runtime.log import open_log
 from runtime.office.listen import ListenFault
 from runtime.office.office import PostOffice
 from runtime.processes.alive_pipe import watch_parent
+from runtime.revoke import newer, pass_on, revoked
 
 USAGE_EXIT = 64
 FAILED_EXIT = 70
@@ -59,7 +62,7 @@ class Pulse:
         return os.read(self._read, 1) if ready else b""
 
 
-TERM, ENDED = b"T", b"E"
+TERM, ENDED, REREAD = b"T", b"E", b"R"
 
 
 class Process:
@@ -75,6 +78,7 @@ class Process:
         self.supervisor = Address(f"{name}/supervisor")
         self.outcome: tuple[ExitKind, str] | None = None
         self._offices: list[PostOffice] = []
+        self._listed = cluster
 
     def open_offices(self) -> None:
         """Listen and dial on every plane that this process has. Raises `ListenFault`."""
@@ -115,6 +119,8 @@ class Process:
             match self.pulse.wait(on_wait()):
                 case b"T":
                     self.shut_down("asked to by a signal")
+                case b"R":
+                    self.reread_directory()
                 case _:
                     pass
         kind, reason = self.outcome
@@ -130,6 +136,24 @@ class Process:
         here = Address(f"{self.name}/main")
         self.world.deliver(Envelope(Kind.TELL, self.supervisor, here, message, tag=tag_of(type(message))))
 
+    def reread_directory(self) -> None:
+        """Revoke who is gone from it or has another key; of newcomers a process learns when it starts."""
+        try:
+            after = newer(self._listed)
+        except ClusterFault as fault:
+            self.log("error", self.supervisor, "the directory was read again and nobody revoked", {"why": str(fault)})
+        else:
+            if after is not None:
+                names = revoked(self._listed, after)
+                self.log("info", self.supervisor, "a newer directory", {"version": after.version, "revoked": names})
+                self._listed = after
+                for office, name in product(self._offices, names):
+                    office.revoke(name)
+        if self.cluster.process(self.name).role in (Role.ROOT, Role.NODE):
+            from runtime.roles import PROCESSES
+
+            pass_on(self.world.main.ask, Address(f"{self.name}/{PROCESSES}"))
+
     def _actor_ended(self, address: Address, kind: ExitKind, reason: str) -> None:
         if address == self.supervisor:
             self.outcome = (kind, reason)
@@ -141,8 +165,12 @@ def _ignore(*_: object) -> None:
 
 
 def handle_signals(pulse: Pulse, *ending: int) -> None:
-    """Each signal in `ending` asks for an ordered stop, once; the terminal's Ctrl-C is the root's business."""
+    """Each signal in `ending` asks for an ordered stop, once; the terminal's Ctrl-C is the root's business.
+
+    SIGHUP, where it does not end, has the directory read again.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, lambda *_: pulse.beat(REREAD))
     pulse.on_signals()
     for number in ending:
         signal.signal(number, lambda *_: pulse.beat(TERM))

@@ -22,7 +22,6 @@ from runtime.processes.spawn import check_child_signal
 from runtime.roles import PROCESSES, process_child, process_command
 
 ROOT = Role.ROOT.value
-PORT = Address(f"{ROOT}/{PROCESSES}")
 VIEW_EVERY_S = 0.25
 
 
@@ -35,10 +34,10 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
     check_child_signal()
     with lock_cluster(cluster), lock_state(cluster, ROOT):
         pulse = Pulse()
-        handle_signals(pulse, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        # SIGHUP says that the terminal is gone; to a root without one, that the directory is to be read again
+        handle_signals(pulse, signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if _has_terminal() else []))
         root = Process(cluster, ROOT, pulse)
         root.open_offices()
-        root.world.spawn(PORT, lambda: Processes(process_command(cluster)))
 
         def look() -> float | None:
             if on_tree is None:
@@ -50,6 +49,14 @@ def run(cluster: Cluster, on_tree: Callable[[SupervisorView], object] | None = N
         return root.run(lambda: root_supervisor(cluster), on_wait=look)
 
 
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def root_supervisor(cluster: Cluster) -> Supervisor:
     """The supervisor of the cluster's processes on this host, as `run` starts it."""
     times, restarts = cluster.times, cluster.restarts
@@ -57,7 +64,8 @@ def root_supervisor(cluster: Cluster) -> Supervisor:
     return Supervisor(
         ROOT,
         children,
-        processes=PORT,
+        processes=Address(f"{ROOT}/{PROCESSES}"),
+        port=lambda: Processes(process_command(cluster)),
         beat_s=times.beat_s,
         intensity=Intensity(restarts=restarts.intensity, period_s=restarts.period_s),
         backoff=Backoff(first_s=restarts.backoff_first_s, ceiling_s=restarts.backoff_ceiling_s),
