@@ -82,7 +82,7 @@ class ProcessChild:
 
 
 class SupervisorFailed(Exception):
-    """The budget is spent, or a child would not go: the process ends and its own supervisor decides."""
+    """The budget is spent, a child would not go, or its processes are out of sight: the process ends."""
 
 
 SupervisorMessage = (
@@ -102,7 +102,10 @@ SupervisorMessage = (
 
 
 class Supervisor(Actor[SupervisorMessage]):
-    """`processes` is the port for process children; `root` is told readiness and beats of life `incarnation`."""
+    """`processes` is the port for process children, made by `port` where it is none of the actors supervised.
+
+    `root` is told readiness and beats of life `incarnation`.
+    """
 
     mailbox = SupervisorMessage
 
@@ -114,6 +117,7 @@ class Supervisor(Actor[SupervisorMessage]):
         incarnation: int = 0,
         root: Address | None = None,
         processes: Address | None = None,
+        port: Callable[[], Actor[Any]] | None = None,
         beat_s: float = 1.0,
         strategy: Strategy = Strategy.ONE_FOR_ONE,
         intensity: Intensity | None = None,
@@ -125,6 +129,7 @@ class Supervisor(Actor[SupervisorMessage]):
         self._incarnation = incarnation
         self._root = root
         self._processes = processes
+        self._port = port
         self._beat_s = beat_s
         self._strategy = strategy
         self._intensity = intensity or Intensity()
@@ -169,6 +174,8 @@ class Supervisor(Actor[SupervisorMessage]):
         for name, child in self._children.items():
             if isinstance(child, ProcessChild):
                 ctx.watch_peer(NodeName(name))
+        if self._port is not None and self._processes is not None:
+            ctx.spawn(self._processes, self._port)
         self._carry_out(self._supervision.start_all(ctx.now()), ctx)
         self._judged_at = ctx.now()
         ctx.after(self._beat_s, BeatDue())
@@ -191,6 +198,9 @@ class Supervisor(Actor[SupervisorMessage]):
                 self._judge(ctx)
                 return self._beat(ctx)
             case Down(address=address, kind=kind, reason=reason):
+                if address == self._processes and kind is ExitKind.CRASHED:
+                    # Whoever ran is out of its successor's sight and reach; they leave when this process is gone
+                    raise SupervisorFailed(f"the port that starts processes and sees them end crashed: {reason}")
                 for child in self._children.values():
                     if isinstance(child, ActorChild) and child.address == address:
                         self._over(child.spec.name, reason, ctx, normal=kind is not ExitKind.CRASHED)

@@ -184,15 +184,14 @@ class Processes:
 
     def __init__(self, world, *names, **options):
         self.world = world
-        world.spawn(PROCESSES, FakeProcesses)
-        world.run_idle()
-        self.port = world.actor(PROCESSES)
         children = [
             ProcessChild(ChildSpec(name=name, start_timeout_s=5, shutdown_timeout_s=2), "role", 3.0) for name in names
         ]
         options = {"backoff": BACKOFF, "intensity": Intensity(restarts=2, period_s=30), "spent": Spent.PARK} | options
-        world.spawn(self.supervisor, lambda: Supervisor("root", children, processes=PROCESSES, **options))
+        options |= {"processes": PROCESSES, "port": FakeProcesses}
+        world.spawn(self.supervisor, lambda: Supervisor("root", children, **options))
         world.run_idle()
+        self.port = world.actor(PROCESSES)
 
     def life(self, name):
         return self.port.running[name][0].incarnation
@@ -305,3 +304,12 @@ def test_processes_are_stopped_one_after_the_other_in_reverse_and_killed_if_they
     assert root.port.signals[2:] == [("chain", 9, True)]
     root.end("chain", -9)
     assert root.supervisor not in world.cells
+
+
+def test_a_supervisor_whose_processes_port_crashed_ends_with_the_reason(world):
+    root = Processes(world, "chain", "gate")
+    root.ready("chain")
+    world.crash(PROCESSES)
+    world.run_idle()
+    assert root.supervisor not in world.cells
+    assert "the port that starts processes and sees them end crashed: killed by the test" in str(world.logs)
