@@ -19,12 +19,15 @@ import pytest
 from actors.actor import AskFailed
 from messages.base import Address, Request
 from messages.chain import GetHead
+from messages.control import Method
 from messages.gate import GetPolicy
 from messages.node import GetInstances
 from messages.placement import ListNodes
+from messages.ports import SignalProcess
 from messages.supervision import ChildState, ChildView, ShowChildren, StartChild, Verdict
-from messages.system import GetStatistics, Resume, Suspend
+from messages.system import GetState, GetStatistics, Resume, Suspend
 from runtime.cluster.settings import Restarts, Times
+from runtime.process import FAILED_EXIT
 
 FAULTS = Path(__file__).with_name("faults")
 SUPERVISOR = Address("root/supervisor")
@@ -90,9 +93,14 @@ class Matrix:
         self._pool = pool
         self.faults = live.folder / "faults"
         self.faults.mkdir()
+        self.environment = {
+            "PYTHONPATH": str(FAULTS),
+            "SENNIT_TEST_FAULTS": str(self.faults),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def up(self) -> Matrix:
-        self.live.up(PYTHONPATH=str(FAULTS), SENNIT_TEST_FAULTS=str(self.faults), PYTHONDONTWRITEBYTECODE="1")
+        self.live.up(**self.environment)
         return self
 
     def rest(self, process: str) -> None:
@@ -221,3 +229,116 @@ def test_fault(matrix, row):
 def running(now, before):
     """It runs, in a later life than `before`."""
     return now if now.state is ChildState.RUNNING and now.incarnation > before.incarnation else None
+
+
+# The root has nobody above it: what it cannot go on from ends the whole cluster at once, with the reason.
+
+ROOT_ROWS = {
+    "exit_in_handler": ("root/supervisor", "exit", "SystemExit"),
+    "error_in_handler": ("root/supervisor", "raise", "ValueError"),
+    "error_in_procedure": ("root/supervisor", "procedure", "ValueError"),
+    "exit_in_port": ("root/processes", "exit", "SystemExit"),
+    "error_in_port": ("root/processes", "raise", "ValueError"),
+}
+
+
+@pytest.fixture
+def rooted(make_cluster, pool) -> Matrix:
+    return Matrix(make_cluster(times=TIMES, restarts=RESTARTS), pool)
+
+
+@pytest.mark.parametrize("row", ROOT_ROWS)
+def test_a_root_that_fails_ends_with_its_reason_and_nobody_outlives_it(rooted, row):
+    actor, fault, says = ROOT_ROWS[row]
+    live = rooted.up().live
+    lives = [live.life(found.pid) for found in live.left()]
+    request = SignalProcess(name="chain", signal=0) if actor == "root/processes" else ShowChildren()
+    rooted.order(actor, type(request).__name__, fault)
+    with pytest.raises(AskFailed) as failed:
+        live.ask(Address(actor), request, ASK_S)
+    assert failed.value.failure.value in LOST
+    live.hang_up()
+    assert live.wait_root() == FAILED_EXIT
+    assert f"{says}: {BROKEN}" in live.words()
+    assert all(life.wait_end(2.0) for life in lives)
+    assert live.left() == []
+
+
+@pytest.mark.parametrize("actor", ["root/supervisor", "root/processes"])
+def test_a_root_whose_actor_cannot_start_ends_with_its_reason(rooted, actor):
+    rooted.order(actor, "started", "raise", 1000)
+    live = rooted.live
+    live.root = live.launch(**rooted.environment)
+    assert live.wait_root() == FAILED_EXIT
+    assert f"ValueError: {BROKEN}" in live.words()
+    assert live.left() == []
+
+
+def test_a_root_that_is_stopped_for_long_goes_on_and_restarts_nobody(rooted):
+    live = rooted.up().live
+    before, root = live.pids(), live.life(live.root.pid)
+    root.kill(signal.SIGSTOP)
+    with pytest.raises(AskFailed) as failed:
+        live.ask(SUPERVISOR, ShowChildren(), TIMES.hung_after_s + 2 * TIMES.beat_s)
+    assert failed.value.failure.value in {"timeout", *LOST}
+    assert live.ask(Address("gate/gate"), GetPolicy()), "the others serve on"
+    root.kill(signal.SIGCONT)
+    live.wait_running()
+    assert live.pids() == before
+    assert [child.restarts for child in live.tree().children] == [0] * len(before)
+
+
+def test_a_root_whose_mailbox_is_blocked_answers_nothing_and_takes_nobody_with_it_until_it_is_killed(rooted):
+    live = rooted.up().live
+    lives = [live.life(found.pid) for found in live.left()]
+    rooted.order("root/supervisor", "ShowChildren", "block")
+    with pytest.raises(AskFailed) as failed:
+        live.ask(SUPERVISOR, ShowChildren(), TIMES.hung_after_s)
+    assert failed.value.failure.value == "timeout"
+    assert live.ask(Address("gate/gate"), GetPolicy()), "the others serve on"
+    assert live.end(signal.SIGKILL) == -signal.SIGKILL
+    assert all(life.wait_end(2.0) for life in lives)
+
+
+def test_a_node_whose_processes_port_fails_ends_whole_and_comes_back(matrix):
+    """The new port would not know what the old one started."""
+    matrix.rest("shed")
+    live = matrix.live
+    before, child = live.pids(), live.child("shed")
+    supervisor, port = (Address(f"shed/{one}") for one in ("supervisor", "processes"))
+    live.ask(supervisor, StartChild(name="shed.edges"))
+    live.until(lambda: matrix.rows_of("shed")["shed.edges"].state is ChildState.RUNNING, what="the edges process runs")
+    edges = live.life(live.ask(port, GetState()).state["shed.edges"]["pid"])
+    matrix.order(port, "SignalProcess", "raise")
+    with pytest.raises(AskFailed) as failed:
+        live.ask(port, SignalProcess(name="shed.edges", signal=0), ASK_S)
+    assert failed.value.failure.value in LOST
+    now = live.wait_child("shed", lambda now: running(now, child))
+    assert f"ValueError: {BROKEN}" in now.last_exit
+    assert edges.wait_end(2.0)
+    assert {name for name, pid in live.pids().items() if pid != before[name]} == {"shed"}
+
+
+# A shim is no actor and loads no code but its own: it meets signals only.
+
+
+def test_a_workload_whose_shim_is_stopped_for_a_moment_goes_on(matrix):
+    live = matrix.live
+    line = live.place()
+    shim = live.shim_of(line.pid)
+    shim.kill(signal.SIGSTOP)
+    assert live.order(Method.STATUS, line.instance_id)["status"]["pid"] == line.pid
+    shim.kill(signal.SIGCONT)
+    assert live.wait_instance(line.instance_id).pid == line.pid
+    live.unload(line.instance_id)
+
+
+def test_a_stop_of_a_workload_whose_shim_stands_still_kills_the_shim_and_is_answered(matrix):
+    live = matrix.live
+    line = live.place()
+    workload, shim = live.life(line.pid), live.shim_of(line.pid)
+    shim.kill(signal.SIGSTOP)
+    live.order(Method.STOP, line.instance_id)
+    assert shim.wait_end(0)
+    assert workload.wait_end(0), "stopped means that no process is left"
+    live.order(Method.UNLOAD, line.instance_id)
