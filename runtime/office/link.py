@@ -56,11 +56,14 @@ class Link:
         self.received = received
 
     def again(self, sent_by_peer: int) -> None:
-        """A new connection of the same two: what the peer sent and we never saw is a gap."""
+        """A new connection of the same two: what the peer sent and we never saw is a gap.
+
+        A peer that sent less than we saw has forgotten us meanwhile and counts anew; were it held to the old count,
+        all that it says would be dropped as said before.
+        """
         self.up = True
-        if sent_by_peer > self.received:
-            self.gaps += sent_by_peer - self.received
-            self.received = sent_by_peer
+        self.gaps += max(0, sent_by_peer - self.received)
+        self.received = sent_by_peer
 
     def ended(self) -> int:
         """The connection is gone. Returns how many envelopes stay unconfirmed; they are never sent again."""

@@ -288,6 +288,25 @@ def test_a_connection_without_a_word_is_given_up_by_both_ends(net, monkeypatch):
     assert pair.ask(Question(text="hi"))
 
 
+def test_one_of_a_crowd_that_was_forgotten_while_it_was_away_is_answered_when_it_is_back(net, monkeypatch):
+    """A server that stood still for long: it finds all of a crowd gone, and forgets them when the first is back."""
+    monkeypatch.setattr(sockets_module, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(sockets_module, "HEARTBEAT_TIMEOUT_MS", 150)
+    wire = net.wire("server")
+    pair = Pair(net, server={"crowd": frozenset({"client"})}, through={"server": wire.endpoint})
+    for _ in range(5):
+        assert pair.ask(Question(text="before"))
+    wire.stall()
+    assert pair.client.wait_event("down", "server")
+    assert pair.server.wait_event("down", "client")
+    another = net.host("client", dial=["server"])
+    assert another.wait_event("up", "server")
+    wire.cut()
+    assert pair.client.wait_event("up", "server", 2)
+    assert pair.ask(Question(text="after"))
+    assert row_of(pair.client, "server").duplicates == 0
+
+
 def test_a_peer_that_lives_again_while_it_is_spoken_to_loses_nothing_uncounted(net):
     """Every word told was heard, or somebody counted it; none was heard twice."""
     pair = Pair(net)
