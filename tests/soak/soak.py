@@ -33,7 +33,7 @@ from tests.soak.ground import LARGE, SMALL, Ground, SoakFailed, until
 from tests.soak.kills import Kills
 from tests.soak.load import CHAIN, MOST_INSTANCES, PLANE, ROOT, SOURCE, Configurations, Ledger, Load
 from tests.soak.story import problems_of
-from tests.soak.watch import Usage, Watch, growth, middle, usage_of
+from tests.soak.watch import Usage, Watch, growth, most, usage_of
 
 SERVE_LIMIT_S = 30.0
 REST_EVERY = 25
@@ -108,12 +108,16 @@ class Soak:
     def _round(self, number: int, *, root: bool) -> None:
         kind = self.kills.pick_kind(root=root)
         time.sleep(self.random.uniform(0.0, 0.4))
-        told = self.kills.one(kind)
-        took = self._serve()
+        told = "(was to come)"
+        try:
+            told = self.kills.one(kind)
+            took = self._serve()
+            self._check()
+        except SoakFailed as failed:
+            raise SoakFailed(f"round {number}, {kind} {told}: {failed}") from None
         self._note(kind, took)
         if self.verbose:
             self.tell(f"{self._at()} {number:4} {kind:10} {told}; serves after {took:.2f} s")
-        self._check()
 
     # looking
 
@@ -223,8 +227,8 @@ class Soak:
             first, last = self.rests[0], self.rests[-1]
             grown += [(name, self._growth(name, first[name], last[name])) for name in first if name in last]
         for name, usages in self.watch.usages.items():
-            if (quarter := len(usages) // 4) >= 3:
-                grown.append((name, self._growth(name, middle(usages[:quarter]), middle(usages[-quarter:]))))
+            if (half := len(usages) // 2) >= 4:
+                grown.append((name, self._growth(name, most(usages[:half]), most(usages[half:]))))
         if told := [f"{name}: {what}" for name, what in grown if what]:
             raise SoakFailed(f"something grows: {'; '.join(told)}")
 
@@ -310,10 +314,10 @@ class Soak:
             f"  {kind:10} {len(took):4}  {median(took):5.2f} {max(took):6.2f}"
             for kind, took in sorted(self.recoveries.items())
         ]
-        lines += ["lives at the same age, early and late:"]
+        lines += ["lives at the same age, the most of the early and of the late half:"]
         for name, usages in sorted(self.watch.usages.items()):
-            if quarter := len(usages) // 4:
-                lines.append(f"  {name:10} {middle(usages[:quarter])}  ->  {middle(usages[-quarter:])}")
+            if half := len(usages) // 2:
+                lines.append(f"  {name:10} {len(usages):3}  {most(usages[:half])}  ->  {most(usages[half:])}")
         seen = f"{self.watch.samples} samples of /proc, at most {self.watch.most_workloads} workloads at once"
         return [*lines, f"{seen}: {len(self.watch.broken)} times two, or an orphan"]
 
