@@ -1,6 +1,9 @@
 """Every kind of process and every fault: who notices, what is told, who comes back, and that nobody else does.
 
-One row a case. In each of them two asks are open at the actor when the fault comes, and both are answered.
+One row a case. In each of them two asks are open at the actor when the fault comes, and both are answered. What the
+table leaves to others: workloads across faults (`test_kills`), what an operator broke (`test_budget`, `test_refusals`),
+a killed root (`test_root`), a killed edges process (`test_edges`), each verdict by itself (`test_verdicts`), and a shim
+that cannot start (`test_shim`).
 """
 
 from __future__ import annotations
@@ -208,6 +211,8 @@ def test_fault(matrix, row):
             now = watched(lambda now: running(now, child))
             assert row.says in now.last_exit
             assert row.seen is None or row.seen in verdicts
+            with pytest.raises(ProcessLookupError):
+                life.kill(signal.SIGCONT)  # too late, and its number's next owner does not meet it
         case Then.PARKED:
             parked = watched(lambda now: now.state is ChildState.PARKED)
             assert row.says in parked.last_exit
@@ -223,7 +228,9 @@ def test_fault(matrix, row):
         assert outcomes <= (LOST | {"answered"} if row.name == "error_in_procedure" else LOST)
     changed = {other for other, pid in live.pids().items() if pid != pids[other]}
     assert changed == (set() if row.then in (Then.ON, Then.ACTOR) else {process})
-    assert live.until(lambda: live.ask(actor, request)), "it serves"
+    assert live.until(lambda: live.ask(actor, request), what="it serves")
+    if row.fault in (signal.SIGKILL, signal.SIGSTOP):
+        live.check_serves()
 
 
 def running(now, before):
