@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.cluster import Cluster, init_cluster, load_cluster
+from runtime.cluster import Cluster, cluster_holder, init_cluster, load_cluster
 from runtime.cluster.settings import Restarts, Times, parse_settings, render_settings
-from runtime.leftovers import kill_all, processes_of, sockets_in
+from runtime.leftovers import kill_all, processes_of, shared_memory, sockets_in
 from runtime.packages.directory import pack, sign
 from runtime.processes.alive_pipe import PARENT_FD, AlivePipe
 
@@ -60,6 +60,7 @@ class Ground:
         self.manifest = pack(HOSTWATCH, self.package)
         self.manifest = sign(self.package, self.cluster.signer_key())
         self._alive = AlivePipe()
+        self._memory_before = shared_memory()
         self._root: subprocess.Popen[bytes] | None = None
 
     @property
@@ -128,13 +129,16 @@ class Ground:
         """What a cluster that is down and holds no instance must not leave: processes, sockets, half-written files."""
         left = [f"process {found.pid}: {' '.join(found.command)[:120]}" for found in processes_of(self.folder)]
         left += [f"socket {path}" for path in sockets_in(self.folder)]
+        left += [f"shared memory {name}" for name in shared_memory() - self._memory_before]
+        if (holder := cluster_holder(self.cluster)) is not None:
+            left.append(f"the lock of the cluster is held by {holder}")
         state = self.cluster.path / "state"
         for path in sorted(state.rglob("*")):
             name = str(path.relative_to(state))
-            if path.suffix in (".new", ".tmp", ".part") or ("/staging/" in f"/{name}/" and path.is_file()):
+            if path.suffix in (".new", ".old", ".tmp", ".part"):
                 left.append(f"half-written {name}")
-            if path.parent.name == "instances":
-                left.append(f"instance folder {name}")
+            if path.parent.name in ("instances", "quarantine"):
+                left.append(f"left in {path.parent.name}: {name}")
         return left
 
     def close(self, *, keep: bool) -> None:
