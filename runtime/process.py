@@ -13,9 +13,10 @@ import os
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 from actors.actor import Actor
 from actors.supervision.supervisor import Supervisor
@@ -217,7 +218,19 @@ def process_supervisor(cluster: Cluster, name: str, life: int = 0) -> Supervisor
     )
 
 
+def leave(with_code_of: Callable[[], int]) -> NoReturn:
+    """Run it and end the process with its code, or with its traceback. An actor that hangs does not keep the process:
+    Python's own way out waits for locks that such a thread may hold.
+    """
+    code = FAILED_EXIT
+    try:
+        code = with_code_of()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # an actor that hangs in a thread of its own does not keep the process
+    leave(main)

@@ -17,7 +17,7 @@ from runtime.cluster.cluster import Cluster
 from runtime.cluster.lock import lock_cluster, lock_state
 from runtime.cluster.names import Role
 from runtime.ports.processes import Processes
-from runtime.process import Process, Pulse, handle_signals
+from runtime.process import Process, Pulse, handle_signals, leave
 from runtime.processes.spawn import check_child_signal
 from runtime.roles import PROCESSES, process_child, process_command
 
@@ -91,6 +91,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(main)

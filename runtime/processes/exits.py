@@ -70,7 +70,11 @@ class ExitWatch:
                 return
             self._started.discard(handle.pid)
             self._close(handle.pidfd)
-            text = tail.finish() if tail is not None else ""
+            text = ""
+            try:
+                text = tail.finish() if tail is not None else ""
+            except BaseException as error:  # its last words are lost, its end is told all the same
+                self._on_error(error)
             on_exit(Exit(handle.pid, code, text))
 
         self._add(handle.pidfd, ended)
@@ -161,6 +165,13 @@ class _Tail:
 
     def drain(self) -> None:
         """Read what is there and keep the end of it."""
+        try:
+            self._drain()
+        except BaseException:
+            self._end()  # or the same would happen again at once
+            raise
+
+    def _drain(self) -> None:
         for _ in range(16):  # a child that floods must not keep others from being seen
             if not self._open:
                 return

@@ -119,15 +119,23 @@ def spawn(
     except OSError as error:
         raise SpawnFailed(f"cannot start {argv[0]}: {error.strerror}") from error
     popen.returncode = 0  # it only started the process: as it is, it would reap behind our back when it is collected
-    stderr_fd = None
-    if popen.stderr is not None:
-        stderr_fd = os.dup(popen.stderr.fileno())
-        popen.stderr.close()
-        os.set_blocking(stderr_fd, False)
-    pidfd = os.pidfd_open(popen.pid)  # not reaped, so the number is still its own
-    found = proc.stat(popen.pid)
+    held: list[int] = []
+    try:
+        stderr_fd = None
+        if popen.stderr is not None:
+            with popen.stderr:
+                held.append(stderr_fd := os.dup(popen.stderr.fileno()))
+            os.set_blocking(stderr_fd, False)
+        held.append(pidfd := os.pidfd_open(popen.pid))  # not reaped, so the number is still its own
+        found, boot = proc.stat(popen.pid), proc.boot_id()
+    except OSError as error:  # out of descriptors: nobody would see how it ends
+        os.killpg(popen.pid, signal.SIGKILL)
+        os.waitpid(popen.pid, 0)
+        for fd in held:
+            os.close(fd)
+        raise SpawnFailed(f"cannot hold {argv[0]}: {error.strerror}") from error
     assert found is not None
-    return ProcessHandle(popen.pid, pidfd, found.start_ticks, proc.boot_id(), stderr_fd)
+    return ProcessHandle(popen.pid, pidfd, found.start_ticks, boot, stderr_fd)
 
 
 __all__ = ["STDERR_TAIL_BYTES", "ProcessHandle", "SpawnFailed", "check_child_signal", "spawn"]
