@@ -90,12 +90,17 @@ class NodeAgent(Actor[AgentMessage]):
         host, patience_s = self._host, self._host.settings.port_timeout_s
         document = await ctx.ask(host.to.store, LoadDocument(name=DOCUMENT), timeout_s=patience_s)
         state = decode_state(document.data)
-        host.records.begin(f"{state.starts + 1}")
+        host.records.begin(f"{state.starts + 1}.{ctx.wall()}")  # starts are counted anew when the state was lost
         host.owed = {entry.idempotency_key: entry for entry in state.owed}
         await self._read_clock(ctx)
         await self._probe(ctx, state.starts + 1)
         ctx.watch(host.to.launcher)
         found = await ctx.ask(host.to.launcher, AdoptInstances(), timeout_s=patience_s)
+        if document.data is None and found.rows:
+            what = (
+                "the state of this node is gone: it ends what it ran, and floors and terms that it kept are forgotten"
+            )
+            ctx.log("error", what, instances=len(found.rows))
         settled = supervising.reconcile(host, state, found.rows, ctx)
         await host.save(ctx, lambda _: msgspec.structs.replace(settled, starts=state.starts + 1))
         await supervising.clear(host, ctx, found.rows)

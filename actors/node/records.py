@@ -34,7 +34,7 @@ class Records:
         self._count = 0
 
     def begin(self, incarnation: str) -> None:
-        """`incarnation` differs for every start of the agent, or two records would share a key."""
+        """`incarnation` differs for every start of the agent ever, or a record would be taken for one already there."""
         self._incarnation, self._count = incarnation, 0
 
     def placed(self, instance: Instance, *, started: bool) -> Entry:
