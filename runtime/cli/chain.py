@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.cli.options import ClusterOption, JsonOption, connected, node_names, open_cluster, verbs
-from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
+from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from messages.chain import ChainRecord, Verdict
@@ -109,7 +109,7 @@ def show(
     shown = as_document(matches[0])
     payload = shown.pop("payload")
     print_facts(list(shown.items()))
-    print(json.dumps(payload, indent=2, ensure_ascii=False))
+    print_json(payload)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
-from runtime.cli.output import ExitCode, Failed, print_document, print_facts
+from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_json
 
 app = verbs()
 _TIMEOUT_S = 10.0
@@ -54,7 +54,7 @@ def policy(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         print_document({"source": report.source, "in_force": True, "sha256": report.sha256, "policy": rules})
         return
     print_facts([("policy", report.source), ("sha256", report.sha256)])
-    print(json.dumps(rules, indent=2, ensure_ascii=False))
+    print_json(rules)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -83,6 +84,8 @@ class VerbGroup(TyperGroup):
 
 def main() -> None:
     """The command `sennit`."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may be no Unicode text
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

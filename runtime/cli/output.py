@@ -43,7 +43,13 @@ class Failed(Exception):
 
 def print_document(document: Any) -> None:
     """The one document of `--json`. Structs, enums and bytes (as hexadecimal digits) are taken as they are."""
-    print(json.dumps(_plain(document), indent=2, ensure_ascii=False))
+    print_json(_plain(document))
+
+
+def print_json(value: Any) -> None:
+    """Readable where the stream can carry it, escaped as JSON spells it where not."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not unicode))
 
 
 def print_failure(failure: Failed, as_json: bool) -> None:
