@@ -26,6 +26,7 @@ VERBS: dict[str, dict[str, str]] = {
         "status": "Is it up, is everything well, and what is not.",
         "top": "A live screen: processes, links, dead letters, actors.",
         "tree": "The tree of supervisors, live; --lint: what it can cost.",
+        "logs": "What the processes logged, also while the cluster is down.",
         "node": "Nodes and what they can do.",
     },
     "Workloads": {
