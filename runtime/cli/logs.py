@@ -76,7 +76,7 @@ def line_of(entry: dict[str, Any], *, coloured: bool = False) -> str:
     level = str(entry.get("level", "?"))
     fields = " ".join(f"{name}={_text(value)}" for name, value in entry.items() if name not in _SHOWN)
     moment = str(entry.get("time", ""))[11:23]
-    text = f"{moment}  {level:<7}  {entry.get('source', '?'):<20}  {_text(entry.get('text', ''))}  {fields}".rstrip()
+    text = f"{moment}  {level:<7}  {entry.get('source', '?'):<24}  {_text(entry.get('text', ''))}  {fields}".rstrip()
     if coloured and level in _COLOURS:
         text = f"\x1b[{_COLOURS[level]}m{text}\x1b[0m"
     exception = str(entry.get("exception", "")).strip()

@@ -33,9 +33,9 @@ def test_lines_of_several_processes_come_in_order_of_time(sennit, logged):
     ended = sennit("logs", "--cluster", logged.path)
     assert ended.code == 0
     assert ended.out.splitlines() == [
-        "03:04:01.500  info     root/supervisor       hello",
-        "03:04:02.500  info     shed/supervisor       ready",
-        "03:04:03.500  warning  root/supervisor       child ended  child=shed life=1",
+        "03:04:01.500  info     root/supervisor           hello",
+        "03:04:02.500  info     shed/supervisor           ready",
+        "03:04:03.500  warning  root/supervisor           child ended  child=shed life=1",
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_mistake_is_named(sennit, logged, arguments):
 def test_what_a_log_holds_cannot_steer_the_terminal_or_pretend_to_be_another_line():
     line = line_of(entry(1, text="a\nb\x1b[2J", who="c\rd", exception="Traceback\n  ValueError: x\x1b[0m"))
     assert line.splitlines() == [
-        "03:04:01.500  info     root/supervisor       a\\x0ab\\x1b[2J  who=c\\x0dd",
+        "03:04:01.500  info     root/supervisor           a\\x0ab\\x1b[2J  who=c\\x0dd",
         "    Traceback",
         "      ValueError: x\\x1b[0m",
     ]
