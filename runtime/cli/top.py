@@ -247,26 +247,32 @@ def _watch(cluster: str, see: Callable[[Frame | None], Frame], interval: float) 
     from rich.live import Live
 
     console = Console(highlight=False)
-    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as ended, Live(console=console, screen=True, auto_refresh=False) as live:
         frame = None
         try:
             while True:
                 frame = see(frame)
                 live.update(render(cluster, frame, console), refresh=True)
-                if _asked_to_end(interval):
+                if _asked_to_end(interval, ended):
                     return
         except KeyboardInterrupt:
             return
 
 
 @contextmanager
-def _keys() -> Iterator[None]:
-    """Keys come at once and unseen; a suspension, which would leave the screen as it is, does not come at all."""
+def _keys() -> Iterator[int]:
+    """Keys come at once and unseen; a suspension, which would leave the screen as it is, does not come at all.
+
+    Yields a descriptor that is readable once Ctrl-C or SIGTERM came: what a handler raises is lost where Python was
+    cleaning up behind an object at that moment.
+    """
+    ended, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def interrupt(*_: object) -> None:
+        os.write(tell, b"x")
         raise KeyboardInterrupt
 
-    former = signal.signal(signal.SIGTERM, interrupt)
+    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd) if sys.stdin.isatty() else None
     try:
@@ -275,20 +281,26 @@ def _keys() -> Iterator[None]:
             changed[3] &= ~(termios.ICANON | termios.ECHO)
             changed[6][termios.VSUSP] = b"\0"
             termios.tcsetattr(fd, termios.TCSADRAIN, changed)
-        yield
+        yield ended
     finally:
         if before is not None:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        os.close(ended)
+        os.close(tell)
 
 
-def _asked_to_end(interval: float) -> bool:
-    """Wait for the next look; True when q was pressed meanwhile."""
+def _asked_to_end(interval: float, ended: int) -> bool:
+    """Wait for the next look; True when q was pressed meanwhile, or a signal came."""
     deadline = time.monotonic() + interval
-    sources = [sys.stdin] if sys.stdin.isatty() else []
+    sources: list[Any] = [ended, sys.stdin] if sys.stdin.isatty() else [ended]
     while (left := deadline - time.monotonic()) > 0:
-        if not select.select(sources, [], [], left)[0]:
+        readable = select.select(sources, [], [], left)[0]
+        if not readable:
             break
+        if ended in readable:
+            return True
         typed = os.read(sys.stdin.fileno(), 64)
         if not typed or b"q" in typed.lower():
             return True
