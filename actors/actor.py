@@ -138,11 +138,6 @@ class Context(ABC):
     def sender(self) -> Address | None:
         """Who said the message; the process part is bound to the sender's key by the post office."""
 
-    @property
-    @abstractmethod
-    def is_request(self) -> bool:
-        """True while somebody waits for `reply` or `refuse`."""
-
     @abstractmethod
     def tell(self, to: Address, message: Message) -> bool:
         """Hand `message` over. False when it certainly was not (counted as a dead letter)."""

@@ -39,10 +39,6 @@ class CellContext(Context):
         """Its asker waits no longer."""
         return self.envelope is not None and self.envelope.deadline is not None and self.envelope.deadline < now
 
-    @property
-    def is_request(self) -> bool:
-        return not self._answered
-
     def tell(self, to: Address, message: Message) -> bool:
         cell = self._cell
         if cell.ended:

@@ -72,8 +72,6 @@ class SimulatedWorld(World):
         self._pending: dict[int, Pending] = {}
         self._cuts: set[frozenset[str]] = set()
         self._losses: list[list[Any]] = []
-        self._types: dict[str, type[Message]] = {}
-        self._links: dict[str, dict[str, int]] = {}
 
     @property
     def wall_ms(self) -> int:
