@@ -27,7 +27,7 @@ from messages.system import Done, Down, PeerDown, PeerUp
 
 
 class EdgeFaultCode(StrEnum):
-    """Why an edge faulted, in one word that reaches the operator; `actors.edges.faults` gives the seed's reason of each."""
+    """Why an edge faulted, in one word that reaches the operator; `actors.edges.faults` maps each to a seed reason."""
 
     CANNOT_FIT = "cannot_fit"
     ARENA_SHUTTING_DOWN = "arena_shutting_down"
