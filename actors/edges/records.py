@@ -166,7 +166,7 @@ class RecordTracker:
         if self._partial:
             at = self._complete(chunk)
         objects, max_extent, alignment = self.objects, self._max_extent, self._alignment
-        object_id = self.last_object_id
+        newest = self.last_object_id
         unpack, whole = HEADER.unpack_from, size - HEADER_BYTES
         try:
             while at <= whole:
@@ -183,11 +183,10 @@ class RecordTracker:
                 ):
                     raise out_of_sequence(parse_header(chunk, max_extent, alignment, at), objects)
                 objects += 1
+                newest = object_id
                 at += HEADER_BYTES + extent
         finally:
-            self.objects = objects
-            if objects:
-                self.last_object_id = object_id
+            self.objects, self.last_object_id = objects, newest
         if at >= size:
             self._skip = at - size
         else:
@@ -227,7 +226,7 @@ class RecordReader:
     def feed(self, chunk: _View) -> list[ObjectRecord]:
         """The records that `chunk` completes. Raises `RecordFault` as soon as a header is whole and wrong."""
         self._buffer += chunk
-        records = []
+        records: list[ObjectRecord] = []
         while True:
             if self._header is None:
                 if len(self._buffer) < HEADER_BYTES:

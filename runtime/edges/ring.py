@@ -90,7 +90,7 @@ class _Ring:
     )
 
     def __init__(
-        self, header: memoryview, data: memoryview, capacity: int, generation: int, data_fd: int, space_fd: int
+        self, header: memoryview, data: memoryview, capacity: int, generation: int, *, data_fd: int, space_fd: int
     ) -> None:
         """`header` of 128 bytes at an address that is a multiple of 8, `data` of `capacity` bytes; the eventfds do not
         block. Raises `RingFault` when the header is not that of this ring."""
