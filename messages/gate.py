@@ -12,7 +12,8 @@ from messages.workload_spec import TrustTier
 
 
 class Action(StrEnum):
-    """The nine governed actions (G 2.2)."""
+    """The nine governed actions of G 2.2, and `workload.edge`: that data may flow from one placed instance to
+    another, asked for both of them (design 7)."""
 
     INSTALL = "workload.install"
     PLACE = "workload.place"
@@ -23,6 +24,7 @@ class Action(StrEnum):
     MIGRATE = "workload.migrate"
     REVOKE = "workload.revoke"
     NODE_BIND = "workload.node.bind"
+    EDGE = "workload.edge"
 
 
 class PackageTrust(StrEnum):

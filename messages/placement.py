@@ -151,6 +151,25 @@ class ListInstances(Request[InstanceLines], frozen=True):
     """Settles what can be settled first, then asks every node that is reachable."""
 
 
+class PlacedInstance(Record, frozen=True):
+    """A placement and the configured name of its node."""
+
+    record: PlacementRecord
+    node: NodeName
+
+
+class Placements(Message, frozen=True):
+    """Every placement, by instance id. `loaded`: whether the state behind them was read and is trusted; if not, what
+    is missing here may be placed all the same."""
+
+    rows: list[PlacedInstance]
+    loaded: bool
+
+
+class GetPlacements(Request[Placements], frozen=True):
+    """What is placed, out of the plane's memory: no node is asked."""
+
+
 class NodeLine(Record, frozen=True):
     """`capabilities` of the node's facts as plain data (id, attrs, state)."""
 
@@ -178,4 +197,6 @@ class SettleTick(Message, frozen=True):
     """The plane's own timer: settle what is unsettled, notice what is late."""
 
 
-PlaneMessage = PlaceOrder | InstanceOrder | ListInstances | ListNodes | NodeBeat | SettleTick | PeerUp | PeerDown
+PlaneMessage = (
+    PlaceOrder | InstanceOrder | ListInstances | GetPlacements | ListNodes | NodeBeat | SettleTick | PeerUp | PeerDown
+)

@@ -32,7 +32,7 @@ class Judgement(Record, frozen=True):
 
 
 def ungoverned(action: str) -> str:
-    """Why an action that is none of the nine is denied; empty for a governed one."""
+    """Why an action that is not governed is denied; empty for a governed one."""
     if not action.startswith(FAMILY):
         return f"this gate only governs workload.* actions, got '{action}'"
     if action not in _GOVERNED:

@@ -40,10 +40,13 @@ from messages.engine import Decision as EngineDecision
 from messages.identity import Identity
 from messages.node import NodeBeat
 from messages.placement import (
+    GetPlacements,
     InstanceOrder,
     ListInstances,
     ListNodes,
     NodeLines,
+    PlacedInstance,
+    Placements,
     PlaceOrder,
     PlaceReport,
     PlaneError,
@@ -94,6 +97,8 @@ class PlacementControlPlane(Actor[PlaneMessage]):
                 return self._answer(ctx, self._instances.order(ctx, message))
             case ListInstances():
                 return self._answer(ctx, self._instances.lines(ctx))
+            case GetPlacements():
+                ctx.reply(self._placements())
             case ListNodes():
                 ctx.reply(NodeLines(nodes=core.view.lines(ctx.now(), ctx.wall())))
             case NodeBeat():
@@ -118,6 +123,14 @@ class PlacementControlPlane(Actor[PlaneMessage]):
             "owed": len(core.state.owed),
             "active": sorted(core.active),
         }
+
+    def _placements(self) -> Placements:
+        core = self._core
+        rows = [
+            PlacedInstance(record=held.record, node=NodeName(core.view.name_of(held.record.node_id)))
+            for _, held in sorted(core.state.placements.items())
+        ]
+        return Placements(rows=rows, loaded=core.blocked is None)
 
     async def _start(self, ctx: Context) -> None:
         for node in self._core.view.nodes.values():

@@ -10,7 +10,7 @@ import pytest
 from actors.actor import Actor
 from messages.control import CtlConfig, HeldRow, Interval, Method, Refusal, RefusalCode
 from messages.gate import Decision, GateMessage, GateVerdictOf, Verdict
-from messages.placement import ListInstances
+from messages.placement import GetPlacements, ListInstances
 
 
 @pytest.fixture
@@ -37,6 +37,22 @@ def test_questions_are_neither_gated_nor_chained(two, placed, verb):
     two.verb(verb, placed.instance_id)
     assert len(two.chain_disk.records) == before
     assert two.nodes["attic"].requests[-1].decision_id is None
+
+
+def test_what_is_placed_is_told_from_memory_asking_no_node(two, placed):
+    two.nodes["attic"].requests.clear()
+    placements = two.world.ask("controller/plane", GetPlacements())
+    assert placements.loaded
+    assert [(row.record, row.node) for row in placements.rows] == [(placed, "attic")]
+    assert two.nodes["attic"].requests == []
+    two.verb("unload", placed.instance_id)
+    assert two.world.ask("controller/plane", GetPlacements()).rows == []
+
+
+def test_placements_of_a_state_that_is_not_trusted_are_told_as_such(two, placed):
+    two.disk.damaged.add("plane")
+    two.restart_plane()
+    assert not two.world.ask("controller/plane", GetPlacements()).loaded
 
 
 @pytest.mark.parametrize("name", ["hostwatch@attic", "hostwatch@ID"])
