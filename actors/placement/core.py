@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from actors.actor import AskFailed, Context
+from actors.chain.ledger import Ledger
 from actors.packages.keys import TrustAnchors
 from actors.placement.calls import Call, CallOutcome, CallRefused, CallUnreachable
 from actors.placement.order import PlaneRefusal
@@ -23,6 +24,8 @@ from messages.control import Method, Refusal, RefusalCode
 from messages.engine import ScoringWeights
 from messages.placement import PlaneError
 from messages.ports import LoadDocument, PortRefusal, SaveDocument
+
+SOURCE = "workload.placement"
 
 T = TypeVar("T")
 
@@ -52,7 +55,7 @@ class PlaneAddresses(Record, frozen=True):
 class Core:
     """Shared by every procedure of one incarnation.
 
-    `active` are the slots that a procedure is working on; `mark_current` is called once the state was compared with
+    `active` are the slots that a procedure is working on; `ledger` is current once the state was compared with
     the chain; `dirty` while the state in memory is ahead of the disk.
     """
 
@@ -76,9 +79,8 @@ class Core:
         self.active: set[str] = set()
         self.known_term = 0
         self.known_epochs: dict[str, int] = {}
-        self.records = 0
+        self.ledger = Ledger(SOURCE, addresses.chain, settings.write_timeout_s)
         self._blocked: str | None = None
-        self._current = False
         self._calls = 0
 
     @property
@@ -95,13 +97,6 @@ class Core:
     def block(self, reason: str) -> None:
         """Grant nothing more in this incarnation; the first reason stays."""
         self._blocked = self._blocked or reason
-
-    def is_current(self) -> bool:
-        """Whether the state was found to know all that the chain tells."""
-        return self._current
-
-    def mark_current(self) -> None:
-        self._current = True
 
     def check_unblocked(self) -> None:
         """Raises `PlaneRefusal` (`stale_state`)."""
@@ -228,4 +223,4 @@ class Core:
         return outcome
 
 
-__all__ = ["Core", "PlaneAddresses", "PlaneSettings"]
+__all__ = ["SOURCE", "Core", "PlaneAddresses", "PlaneSettings"]

@@ -117,7 +117,7 @@ class PlacementControlPlane(Actor[PlaneMessage]):
             "node_id": core.node_id,
             "term": core.state.term,
             "blocked": core.blocked,
-            "current": core.is_current(),
+            "current": core.ledger.is_current(),
             "placements": [held.record for held in core.state.placements.values()],
             "unsettled": [dispatch.held.record for dispatch in core.state.dispatches.values()],
             "owed": len(core.state.owed),

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from actors.chain.ledger import Owed
 from messages.base import U64, Record
 from messages.capabilities import MemoryDemand
 from messages.control import Epoch
@@ -66,14 +67,6 @@ class Dispatch(Record, frozen=True):
     @property
     def node_id(self) -> str:
         return self.held.record.node_id
-
-
-class Owed(Record, frozen=True):
-    """A chain record still to be written: kind, canonical payload, idempotency key."""
-
-    key: str
-    kind: str
-    payload: bytes
 
 
 class _Document(Record, frozen=True):
@@ -177,4 +170,4 @@ def _by_key(rows: list[T], keys: Iterable[str]) -> dict[str, T]:
     return table
 
 
-__all__ = ["DOCUMENT", "STATE_VERSION", "Dispatch", "Held", "Owed", "PlaneState", "StateDamaged"]
+__all__ = ["DOCUMENT", "STATE_VERSION", "Dispatch", "Held", "PlaneState", "StateDamaged"]

@@ -28,6 +28,7 @@ import messages.supervision
 import messages.system
 from actors.chain import canonical as chain_json
 from actors.chain import record as chain_record
+from actors.chain.ledger import Owed
 from actors.gate.context import CONTEXT_LIMIT_BYTES, ContextFault, parse_context
 from actors.gate.policy import PolicyFault, parse_policy
 from actors.node.placing import read_order
@@ -49,7 +50,7 @@ from actors.placement.signed import (
     verify_request,
     verify_response,
 )
-from actors.placement.state import Dispatch, Held, Owed, PlaneState
+from actors.placement.state import Dispatch, Held, PlaneState
 from actors.placement.state import StateDamaged as PlaneStateDamaged
 from actors.placement.view import MAX_FACTS_BYTES, FactsRefused, open_facts, sign_facts
 from messages.base import Address, Message, Request
