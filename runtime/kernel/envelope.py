@@ -27,6 +27,9 @@ from messages.system import AskFailure, SystemRequest
 WIRE_VERSION = 1
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 32
+LONGEST_WAIT_MS = 2**40
+"""A wait that is said to be longer ends after this: 34 years."""
+
 MAX_TEXT_BYTES = 512
 MAX_HEADER_BYTES = 64 * 1024
 """More than any header takes: addresses, tag and the actors that wait."""
@@ -224,7 +227,7 @@ def unpack(frame: bytes, now: float) -> Iterator[tuple[Envelope, int, int]]:
                 failure = failure_decoder.decode(body)
             except (ValueError, RecursionError, msgspec.MsgspecError) as error:
                 raise BadFrame(f"not a failure: {error}") from None
-        deadline = None if remaining < 0 else now + remaining / 1000
+        deadline = None if remaining < 0 else now + min(remaining, LONGEST_WAIT_MS) / 1000
         envelope = Envelope(kind, to, sender, None, body, tag, correlation, deadline, tuple(waiting), failure)
         yield envelope, sequence, incarnation
 

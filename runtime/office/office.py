@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from threading import Event, Thread, get_ident
 from typing import Any
 
@@ -20,11 +18,8 @@ import zmq
 from messages.base import Address, NodeName
 from messages.system import AskFailure, KernelRefusal, LinkRow
 from runtime.kernel.envelope import (
-    MAX_MESSAGE_BYTES,
-    UNSAYABLE,
     BadFrame,
     Envelope,
-    Failure,
     Kind,
     pack,
     process_of,
@@ -32,53 +27,20 @@ from runtime.kernel.envelope import (
 )
 from runtime.office.admission import Admission
 from runtime.office.link import Link
+from runtime.office.links import Door, Links
 from runtime.office.listen import IpcClaim
+from runtime.office.outbox import BURST_ENVELOPES, Outbox
 from runtime.office.revocation import Revocations
 from runtime.office.sockets import Keys, Socket, Sockets, events_of, readable, user_of
 
 OUTBOX_ENVELOPES = 10_000
 """Envelopes that wait to be sent: beyond, senders are refused."""
 
-BURST_BYTES = 64 * 1024
-BURST_ENVELOPES = 256
 SETTLE_S = 0.02
 """After a connection broke, libzmq needs this long until a send to it fails."""
 
 GREET_S = 0.002
 """A connection takes its first message a moment after its handshake."""
-
-
-@dataclass(slots=True)
-class Door:
-    """A DEALER to one peer that this process dials."""
-
-    peer: str
-    socket: Socket
-    monitor: Socket
-    link: Link | None = None
-    greeting: bool = False
-    greeted_with: int = 0
-    warned: bool = False
-
-
-@dataclass(slots=True)
-class Bundle:
-    """Envelopes that leave as one ZeroMQ message."""
-
-    link: Link
-    parts: list[bytes] = field(default_factory=list)
-    envelopes: list[Envelope] = field(default_factory=list)
-    size: int = 0
-
-
-@dataclass(slots=True, frozen=True)
-class Route:
-    """Where an envelope came in; its answer leaves by the same connection, and to the same life of the peer only."""
-
-    office: PostOffice
-    peer: str
-    identity: bytes
-    incarnation: int
 
 
 class PostOffice:
@@ -119,17 +81,14 @@ class PostOffice:
         self._beat_s = beat_s
         self._crowd = crowd
         self._revocations = Revocations()
-        self._outbox: deque[Envelope] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sleeping = False
         self._closing = self._closed = False
         self._ready = Event()
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._run, name=f"office-{plane}", daemon=True)
-        self._doors: dict[str, Door] = {}
-        self._guests: dict[bytes, Link] = {}
-        self._newest: dict[str, bytes] = {}
-        self._known: dict[tuple[str, int], Link] = {}
+        self._links = Links(self)
+        self._outbox = Outbox(incarnation, self._links, self._send, failed)
         self._counted: dict[str, int] = {}
         self._probe_at: float | None = None
         self._greeting = False
@@ -149,11 +108,11 @@ class PostOffice:
         if self._closing:
             self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
             return False
-        if len(self._outbox) >= OUTBOX_ENVELOPES and envelope.kind in (Kind.TELL, Kind.ASK):
+        if len(self._outbox.waiting) >= OUTBOX_ENVELOPES and envelope.kind in (Kind.TELL, Kind.ASK):
             reason = f"{OUTBOX_ENVELOPES} envelopes wait to leave {self.name}"
             self._failed(envelope, AskFailure.REFUSED, KernelRefusal.OVERLOADED.value, reason)
             return False
-        self._outbox.append(envelope)
+        self._outbox.waiting.append(envelope)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake, 1)
@@ -180,28 +139,10 @@ class PostOffice:
 
     def reaches(self, process: str) -> bool:
         """Whether a link to `process` is up now."""
-        door = self._doors.get(process)
-        if door is not None:
-            return door.link is not None and door.link.up
-        return process in self._newest
+        return self._links.reaches(process)
 
     def rows(self) -> list[LinkRow]:
-        links = [*self._known.values()]
-        return [
-            LinkRow(
-                process=NodeName(link.peer),
-                plane=self.plane,
-                up=link.up,
-                incarnation=link.incarnation,
-                sent=link.sent,
-                received=link.count_received,
-                unacknowledged=link.sent - link.acknowledged,
-                duplicates=link.duplicates,
-                gaps=link.gaps,
-                unconfirmed=link.unconfirmed,
-            )
-            for link in links
-        ]
+        return self._links.rows(self.plane)
 
     @property
     def counted(self) -> dict[str, int]:
@@ -231,14 +172,11 @@ class PostOffice:
 
     def _hang_up(self) -> None:
         """Nobody waits for what this office will not bring."""
-        for link in list(self._known.values()):
+        for link in self._links.known:
             if link.up:
                 self._ended(link, "this end closed")
-        self._guests.clear()
-        self._newest.clear()
-        while self._outbox:
-            envelope = self._outbox.popleft()
-            self._failed(envelope, AskFailure.UNREACHABLE, "", f"the {self.plane} office of {self.name} is closed")
+        self._links.clear_guests()
+        self._outbox.refuse_all(f"the {self.plane} office of {self.name} is closed")
 
     def _open(self) -> None:
         self._sockets = Sockets(self._keys)
@@ -260,7 +198,7 @@ class PostOffice:
             self._poller.register(self._router_monitor, zmq.POLLIN)
         for peer, endpoint in self._dial.items():
             door = Door(peer, *self._sockets.dealer(peer, endpoint))
-            self._doors[peer] = door
+            self._links.doors[peer] = door
             self._poller.register(door.socket, zmq.POLLIN)
             self._poller.register(door.monitor, zmq.POLLIN)
 
@@ -271,7 +209,7 @@ class PostOffice:
             handlers[self._admission.socket] = self._admission.answer
             handlers[self._router] = self._read_router
             handlers[self._router_monitor] = self._read_router_monitor
-        for door in self._doors.values():
+        for door in self._links.doors.values():
             handlers[door.socket] = self._reader_of(door)
             handlers[door.monitor] = self._monitor_reader_of(door)
         beat_at = time.monotonic() + self._beat_s
@@ -289,15 +227,15 @@ class PostOffice:
             if self._greet():
                 until = min(until, now + GREET_S)
             self._sleeping = True
-            wait_ms = 0 if self._outbox else max(0, round((until - now) * 1000) + 1)
+            wait_ms = 0 if self._outbox.waiting else max(0, round((until - now) * 1000) + 1)
             events = self._poller.poll(wait_ms)
             self._sleeping = False
             for socket, _ in events:
                 handlers[socket]()
-            if self._outbox:
-                self._send_queued()
-        for _ in range(0, len(self._outbox), BURST_ENVELOPES):
-            self._send_queued()
+            if self._outbox.waiting:
+                self._outbox.send_burst(time.monotonic())
+        for _ in range(0, len(self._outbox.waiting), BURST_ENVELOPES):
+            self._outbox.send_burst(time.monotonic())
         self._beat(time.monotonic())  # what was heard is acknowledged, or the other end would count it unconfirmed
 
     def _woken(self) -> None:
@@ -305,82 +243,9 @@ class PostOffice:
 
     # sending
 
-    def _send_queued(self) -> None:
-        """A burst of what is queued, as few ZeroMQ messages as the order to each peer allows; then others' turn."""
-        now = time.monotonic()
-        bundles: dict[tuple[str, bytes], Bundle] = {}
-        for _ in range(min(len(self._outbox), BURST_ENVELOPES)):
-            envelope = self._outbox.popleft()
-            where = self._where(envelope)
-            if where is None:
-                self._failed(envelope, AskFailure.UNREACHABLE, "", f"no link to {process_of(envelope.to)}")
-                continue
-            peer, identity, link = where
-            key = (peer, identity)
-            bundle = bundles.get(key)
-            try:
-                size = len(envelope.encoded())
-                if size > MAX_MESSAGE_BYTES:
-                    reason = f"{envelope.tag} has {size} bytes, at most {MAX_MESSAGE_BYTES} travel"
-                    self._not_sayable(envelope, KernelRefusal.TOO_LARGE, reason)
-                    continue
-                if bundle is None or bundle.size + size > BURST_BYTES:
-                    if bundle is not None:
-                        self._send_bundle(key, bundle)
-                    bundle = bundles[key] = Bundle(link)
-                packed = pack(envelope, link.sent + len(bundle.parts) + 1, self.incarnation, now)
-            except UNSAYABLE as error:
-                self._not_sayable(envelope, KernelRefusal.MALFORMED, f"{envelope.tag}: {error}")
-                continue
-            bundle.parts.append(packed)
-            bundle.envelopes.append(envelope)
-            bundle.size += len(packed)
-        for key, bundle in bundles.items():
-            self._send_bundle(key, bundle)
-
-    def _not_sayable(self, envelope: Envelope, code: KernelRefusal, reason: str) -> None:
-        """An ask or a tell never left. Of an answer its asker is told, who would wait for nothing."""
-        self._failed(envelope, AskFailure.REFUSED, code.value, reason)
-        if envelope.kind is Kind.ANSWER or (envelope.failure is not None and envelope.failure.code != code):
-            failure = Failure(AskFailure.DIED, code.value, f"what it answered cannot be said: {reason}")
-            self._outbox.append(
-                Envelope(
-                    Kind.FAILURE,
-                    envelope.to,
-                    envelope.sender,
-                    correlation=envelope.correlation,
-                    failure=failure,
-                    route=envelope.route,
-                )
-            )
-
-    def _where(self, envelope: Envelope) -> tuple[str, bytes, Link] | None:
-        route: Route | None = envelope.route
-        peer = process_of(envelope.to) if route is None else route.peer
-        door = self._doors.get(peer)
-        if door is not None:
-            identity, link = b"", door.link
-        else:
-            identity = self._newest.get(peer, b"") if route is None else route.identity
-            link = self._guests.get(identity)
-        if link is None or not link.up or (route is not None and route.incarnation != link.incarnation):
-            return None
-        return peer, identity, link
-
-    def _send_bundle(self, key: tuple[str, bytes], bundle: Bundle) -> None:
-        peer, identity = key
-        if bundle.parts and self._send(peer, identity, b"".join(bundle.parts)):
-            bundle.link.left(len(bundle.parts))
-            for envelope in bundle.envelopes:
-                if envelope.kind is Kind.ASK:
-                    bundle.link.asks[(envelope.sender, envelope.correlation)] = envelope
-            return
-        for envelope in bundle.envelopes:
-            self._failed(envelope, AskFailure.UNREACHABLE, "", f"the link to {peer} takes nothing")
-
     def _send(self, peer: str, identity: bytes, frame: bytes) -> bool:
         assert get_ident() == self._thread.ident, "the sockets of an office belong to its own thread"
-        door = self._doors.get(peer)
+        door = self._links.doors.get(peer)
         try:
             if door is not None:
                 door.socket.send(frame, zmq.NOBLOCK)
@@ -402,7 +267,7 @@ class PostOffice:
         if not self._greeting:
             return False
         waiting = False
-        for door in self._doors.values():
+        for door in self._links.doors.values():
             if door.greeting:
                 door.greeted_with = 0 if door.link is None else door.link.sent
                 door.greeting = not self._control(Kind.HELLO, door.peer, b"", door.link)
@@ -431,7 +296,7 @@ class PostOffice:
                 return
             frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             identity = frames[0].bytes
-            link = self._guests.get(identity)
+            link = self._links.guest(identity)
             name = user_of(frames[-1]) if link is None else link.peer
             if name in self._revocations.names:
                 self._count("revoked", f"{name} goes on speaking")
@@ -441,7 +306,7 @@ class PostOffice:
                 self._count("bad_frame", f"{name}: {len(frames)} parts")
                 continue
             self._read(name, identity, frames[1].bytes)
-            if link is None and identity in self._guests:
+            if link is None and self._links.guest(identity) is not None:
                 self._revocations.entered(identity, frames[1])
 
     def _reader_of(self, door: Door) -> Callable[[], None]:
@@ -469,7 +334,7 @@ class PostOffice:
                 if envelope.kind is Kind.HELLO:
                     self._hello(name, identity, incarnation, sequence)
                     continue
-                link = self._link(name, identity)
+                link = self._links.of(name, identity)
                 if link is None or link.incarnation != incarnation:
                     raise BadFrame("spoke before its HELLO")
                 if envelope.kind is Kind.BEAT:
@@ -489,40 +354,26 @@ class PostOffice:
         except BadFrame as bad:
             self._count("bad_frame", f"{name}: {bad}")
 
-    def _link(self, name: str, identity: bytes) -> Link | None:
-        door = self._doors.get(name)
-        return self._guests.get(identity) if door is None else door.link
-
     def _hello(self, name: str, identity: bytes, incarnation: int, sequence: int) -> None:
-        door = self._doors.get(name)
-        speaking = self._guests.get(identity)
+        speaking = self._links.guest(identity)
         if speaking is not None and speaking.incarnation != incarnation:
             raise BadFrame("said HELLO as two incarnations on one connection")
-        link = self._known.get((name, incarnation))
-        if link is not None and link.up:
-            self._ended(link, "a newer connection of the same process said HELLO")
-        if link is None:
-            link = self._known[(name, incarnation)] = Link(name, incarnation)
-            link.begin(0 if door is None else door.greeted_with, sequence)
-        else:
-            link.again(sequence)
+        met = self._links.met(name, incarnation)
+        if met is not None and met.up:
+            self._ended(met, "a newer connection of the same process said HELLO")
+        link = self._links.meet(name, incarnation, sequence)
+        door = self._links.doors.get(name)
         if door is not None:
-            previous, door.link, door.warned = door.link, link, False
-            link.route = Route(self, name, b"", incarnation)
-            if previous is not None and previous is not link and previous.up:
+            previous = self._links.open_door(door, link)
+            if previous is not None:
                 self._ended(previous, "a new incarnation answers")
         else:
-            older = self._newest.get(name)
-            self._guests[identity] = link
-            self._newest[name] = identity
-            link.route = Route(self, name, identity, incarnation)
-            if older is not None and older != identity and name not in self._crowd:
+            older = self._links.enter(identity, link)
+            if older is not None and name not in self._crowd:
                 self._guest_left(older, "a newer connection of the same process said HELLO")
             self._control(Kind.HELLO, name, identity, link)
-        for key, old in [(key, old) for key, old in self._known.items() if key[0] == name and not old.up]:
-            del self._known[key]
-            for what in ("duplicates", "gaps", "unconfirmed"):
-                self._add(what, getattr(old, what))
+        for what, count in self._links.forget_ended(name).items():
+            self._add(what, count)
         self._peer_up(NodeName(name), incarnation)
 
     # ends
@@ -553,10 +404,10 @@ class PostOffice:
         self._log("warning", f"{name} is cut off on {self.plane}: {reason}")
         if self._admission is not None:
             self._admission.revoke(name)
-        for identity in [identity for identity, link in self._guests.items() if link.peer == name]:
+        for identity in [identity for identity, link in self._links.guests if link.peer == name]:
             self._revocations.cut(identity)
             self._guest_left(identity, reason)
-        door = self._doors.pop(name, None)
+        door = self._links.doors.pop(name, None)
         if door is not None:
             door.socket.disable_monitor()
             for socket in (door.socket, door.monitor):
@@ -567,12 +418,8 @@ class PostOffice:
 
     def _guest_left(self, identity: bytes, reason: str) -> None:
         self._revocations.left(identity)
-        link = self._guests.pop(identity, None)
-        if link is None:
-            return
-        if self._newest.get(link.peer) == identity:
-            del self._newest[link.peer]
-        if link not in self._guests.values():
+        link = self._links.leave(identity)
+        if link is not None:
             self._ended(link, reason)
 
     def _ended(self, link: Link, reason: str) -> None:
@@ -586,17 +433,17 @@ class PostOffice:
         self._peer_down(NodeName(link.peer), link.incarnation, reason)
 
     def _beat(self, now: float) -> None:
-        for door in self._doors.values():
+        for door in self._links.doors.values():
             if door.link is not None and door.link.up:
                 self._control(Kind.BEAT, door.peer, b"", door.link)
         self._beat_guests()
-        for link in self._known.values():
+        for link in self._links.known:
             late = [key for key, ask in link.asks.items() if ask.deadline is not None and ask.deadline + 1 < now]
             for key in late:
                 del link.asks[key]
 
     def _beat_guests(self) -> None:
-        for identity, link in list(self._guests.items()):
+        for identity, link in self._links.guests:
             self._control(Kind.BEAT, link.peer, identity, link)
 
     def _count(self, what: str, detail: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from messages.base import Address
 from messages.system import AskFailure
 from runtime.kernel.envelope import (
+    LONGEST_WAIT_MS,
     MAX_MESSAGE_BYTES,
     MAX_TEXT_BYTES,
     MAX_WAITING,
@@ -84,6 +85,13 @@ def test_a_deadline_travels_as_the_time_that_is_left(deadline, left):
     """The two clocks differ; what passed before sending is gone, and a deadline that is over stays over."""
     ((arrived, _, _),) = read(pack(envelope(kind=Kind.ASK, deadline=deadline), 1, 7, now=7.0), now=100.0)
     assert arrived.deadline == pytest.approx(100.0 + left)
+
+
+def test_the_longest_wait_that_a_header_can_say_is_cut_to_one_that_can_be_passed_on():
+    frame = msgpack.packb([1, 1, "b/b", "a/a", "x.Y", 1, 7, 3, 2**64 - 2_000, [], b"\x80"])
+    ((arrived, sequence, incarnation),) = read(frame, now=0.0)
+    assert arrived.deadline == LONGEST_WAIT_MS / 1000
+    assert list(read(pack(arrived, sequence, incarnation, 0.0), now=0.0))
 
 
 def test_an_ask_that_does_not_say_how_long_it_waits_is_refused():

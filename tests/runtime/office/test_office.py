@@ -177,7 +177,7 @@ def test_who_speaks_in_another_name_is_not_heard(net, pair):
 def test_rubbish_is_counted_and_nobody_else_notices(net, pair, frame):
     client = pair.client.office
     posted = Event()
-    door = client._doors["server"]
+    door = client._links.doors["server"]
 
     def rubbish() -> None:
         door.socket.send(frame, zmq.NOBLOCK)
