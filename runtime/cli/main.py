@@ -35,6 +35,7 @@ VERBS: dict[str, dict[str, str]] = {
         "place": "Place a signed package on the node that fits.",
         "explain": "Why a decision came out as it did.",
         "instance": "Placed instances: list, logs, start, stop, unload.",
+        "edge": "Edges that carry data from workload to workload.",
     },
     "Governance": {
         "gate": "The policy in force, and what it says to an act.",

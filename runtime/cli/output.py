@@ -123,8 +123,8 @@ def style_of(text: str) -> str:
 
 
 _WORDS = {
-    "green": "running alive placed permit up available pass valid",
-    "yellow": "starting waiting stopping restarting indeterminate late defer overloaded",
+    "green": "running alive placed permit up available pass valid ready finished",
+    "yellow": "starting waiting stopping restarting indeterminate late defer overloaded opening closing",
     "red": "parked failed dead hung partitioned lost refused deny denied unreachable down revoked",
 }
 _STYLES = {word: style for style, words in _WORDS.items() for word in words.split()}

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import sys
-import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
-from runtime.cli.output import ExitCode, print_document, print_table, style_of
+from runtime.cli.output import ExitCode, print_document, print_table
+from runtime.cli.screen import Section, fitted, is_screen, one_line, title, watch
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.text import Text
 
     from runtime.sight import ActorSight, Frame, ProcessSight
 
 app = verbs()
 
 ACTORS_AT_LEAST = 3
-_LEFT_ALIGNED = ("process", "state", "verdict", "last exit", "links of", "up", "actor", "kind")
-_BAD_UNLESS_ZERO = ("restarts", "duplicates", "gaps", "unconfirmed", "refused")
 
 
 @app.command()
@@ -56,8 +48,15 @@ def top(
         def see(before: Frame | None) -> Frame:
             return look(client, root_pid=cluster_holder(found), before=before)
 
-        if not (once or as_json) and _is_screen():
-            _watch(found.name, see, interval)
+        frame: Frame | None = None
+
+        def draw(console: Console) -> RenderableType:
+            nonlocal frame
+            frame = see(frame)
+            return render(found.name, frame, console)
+
+        if not (once or as_json) and is_screen():
+            watch(draw, interval)
             return ExitCode.DONE
         first = see(None)
         time.sleep(interval)
@@ -67,13 +66,6 @@ def top(
     else:
         _print(found.name, frame)
     return ExitCode.DONE
-
-
-class Section(NamedTuple):
-    """A table: its headings, its rows in the order in which they are shown."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 def sections(frame: Frame) -> tuple[Section, Section, Section]:
@@ -169,7 +161,6 @@ def fit(height: int, processes: int, links: int, actors: int) -> tuple[int, int,
 def render(cluster: str, frame: Frame, console: Console) -> RenderableType:
     """The whole screen."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     processes, links, actors = sections(frame)
@@ -178,137 +169,14 @@ def render(cluster: str, frame: Frame, console: Console) -> RenderableType:
         processes.rows.sort(key=lambda row: (row[2] == "-", row[1] == "running"))
     running = sum(one.state == "running" for one in frame.processes)
     total = sum(one.received_per_s or 0 for one in frame.processes)
-    title = Table.grid(expand=True)
-    title.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    title.add_column(no_wrap=True, justify="right")
-    summary = f"  {running} of {len(frame.processes)} running, {total:.0f} messages/s between processes"
-    title.add_row(Text.assemble((cluster, "bold"), summary), f"  {time.strftime('%H:%M:%S')}  q ends")
+    summary = f"{running} of {len(frame.processes)} running, {total:.0f} messages/s between processes"
     letters = dead_letters(frame)
-    told = Text.assemble(("DEAD LETTERS  ", "bold"), (letters, "" if letters == "none" else "yellow"))
-    told.no_wrap, told.overflow = True, "ellipsis"
-    parts: list[RenderableType] = [title, _table(processes, shown, console.width), Text(""), told]
+    told = one_line("DEAD LETTERS", letters, "" if letters == "none" else "yellow")
+    parts: list[RenderableType] = [title(cluster, summary), fitted(processes, shown, console.width), Text(""), told]
     for section, rows in ((links, linked), (actors, busy)):
         if rows:
-            parts += [Text(""), _table(section, rows, console.width)]
+            parts += [Text(""), fitted(section, rows, console.width)]
     return Group(*parts)
-
-
-def _table(section: Section, rows: int, width: int) -> RenderableType:
-    from rich.table import Table
-
-    kept = _columns_that_fit(section, width)
-    wide = section.columns[kept[-1]] in _LEFT_ALIGNED
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", expand=wide)
-    for position in kept:
-        heading = section.columns[position]
-        left = heading in _LEFT_ALIGNED
-        table.add_column(
-            heading.upper(),
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="left" if left else "right",
-            ratio=1 if wide and position == kept[-1] else None,
-        )
-    shown = section.rows[:rows]
-    cut = len(section.rows) - rows
-    for number, row in enumerate(shown):
-        if cut and number == rows - 1:
-            table.add_row(f"... {cut + 1} more")
-        else:
-            table.add_row(*(_styled(section.columns[position], row[position]) for position in kept))
-    return table
-
-
-def _columns_that_fit(section: Section, width: int) -> list[int]:
-    """Columns from the left, as long as there is room; what has no room at all is left out, never squeezed."""
-    kept: list[int] = []
-    used = 0
-    for position, heading in enumerate(section.columns):
-        wide = max(len(heading), *(len(row[position]) for row in section.rows), 0)
-        least = min(wide, 12) if heading in ("last exit", "kind") else wide
-        if used + least > width and kept:
-            break
-        kept.append(position)
-        used += wide + 2
-    return kept
-
-
-def _styled(heading: str, text: str) -> Text:
-    from rich.text import Text
-
-    if heading in ("state", "verdict"):
-        return Text(text, style=style_of(text))
-    return Text(text, style="yellow" if heading in _BAD_UNLESS_ZERO and text not in ("0", "-") else "")
-
-
-def _watch(cluster: str, see: Callable[[Frame | None], Frame], interval: float) -> None:
-    """Draw until q, Ctrl-C or SIGTERM; the terminal is as it was afterwards."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    with _keys() as ended, Live(console=console, screen=True, auto_refresh=False) as live:
-        frame = None
-        try:
-            while True:
-                frame = see(frame)
-                live.update(render(cluster, frame, console), refresh=True)
-                if _asked_to_end(interval, ended):
-                    return
-        except KeyboardInterrupt:
-            return
-
-
-@contextmanager
-def _keys() -> Iterator[int]:
-    """Keys come at once and unseen; a suspension, which would leave the screen as it is, does not come at all.
-
-    Yields a descriptor that is readable once Ctrl-C or SIGTERM came: what a handler raises is lost where Python was
-    cleaning up behind an object at that moment.
-    """
-    ended, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def interrupt(*_: object) -> None:
-        os.write(tell, b"x")
-        raise KeyboardInterrupt
-
-    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd) if sys.stdin.isatty() else None
-    try:
-        if before is not None:
-            changed = termios.tcgetattr(fd)
-            changed[3] &= ~(termios.ICANON | termios.ECHO)
-            changed[6][termios.VSUSP] = b"\0"
-            termios.tcsetattr(fd, termios.TCSADRAIN, changed)
-        yield ended
-    finally:
-        if before is not None:
-            termios.tcsetattr(fd, termios.TCSAFLUSH, before)
-        for number, handler in former.items():
-            signal.signal(number, handler)
-        os.close(ended)
-        os.close(tell)
-
-
-def _asked_to_end(interval: float, ended: int) -> bool:
-    """Wait for the next look; True when q was pressed meanwhile, or a signal came."""
-    deadline = time.monotonic() + interval
-    sources: list[Any] = [ended, sys.stdin] if sys.stdin.isatty() else [ended]
-    while (left := deadline - time.monotonic()) > 0:
-        readable = select.select(sources, [], [], left)[0]
-        if not readable:
-            break
-        if ended in readable:
-            return True
-        typed = os.read(sys.stdin.fileno(), 64)
-        if not typed or b"q" in typed.lower():
-            return True
-    return False
-
-
-def _is_screen() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _print(cluster: str, frame: Frame) -> None:

@@ -227,9 +227,11 @@ def test_the_document_has_every_link_and_actor(cluster):
 SCREEN = """
 import fcntl, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from runtime.cli.top import _watch
+from runtime.cli.screen import watch
+from runtime.cli.top import render
 from runtime.sight import Frame, ProcessSight
-_watch("reef", lambda before: Frame(at_s=0.0, processes=(ProcessSight(name="root", pid=1),)), 30.0)
+frame = Frame(at_s=0.0, processes=(ProcessSight(name="root", pid=1),))
+watch(lambda console: render("reef", frame, console), 30.0)
 print("over")
 """
 
