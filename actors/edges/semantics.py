@@ -49,7 +49,7 @@ class Rules:
 
     sender_hears_of_rejection: bool
     """Q1, Q24: the seed turns events away without a trace."""
-    live_edge_is_not_replaced: bool
+    live_end_is_not_replaced: bool
     """Q2: an identical provision of a live end is a no-op, any other is rejected."""
     ends_are_keyed_by_direction: bool
     """Q3, Q23: producer and consumer share a node; what names an edge alone goes to the end that it is about."""
@@ -57,7 +57,7 @@ class Rules:
     """Q4: the seed leaks it."""
     repeated_grant_is_ignored: bool
     """Q5: the seed gives back the ring under its pump."""
-    only_a_queued_request_is_cancelled: bool
+    only_queued_request_is_cancelled: bool
     """Q8, Q9: the seed cancels on every stop."""
     stop_uninstalls_ring_being_installed: bool
     """Q11, Q12, Q33: the seed gives the range back while the worker maps it."""
@@ -67,7 +67,7 @@ class Rules:
     """Q16, Q17: for good; the seed waits for ever for a worker that crashed before or while it stopped."""
     fault_needs_a_stream: bool
     """Q18: before the driver was asked there is none, so the fault is of an earlier life."""
-    stopped_acts_on_stopped_edge_alone: bool
+    stopped_acts_on_stopped_end_alone: bool
     """Q21, Q22, Q29: it says that the arena has the ring back and forgets the record; the seed drops a live edge's
     ring with it and keeps every record."""
     lower_run_is_fenced: bool
