@@ -52,15 +52,7 @@ async def check_instance(core: Core, ctx: Context, record: PlacementRecord, meth
     A stop or an unload only shrinks what runs: what a lower tier or a revocation would forbid is waived by the gate.
     """
     node = core.view.nodes.get(record.node_id)
-    context = WorkloadContext(
-        kind=record.kind,
-        package_trust=PackageTrust.PINNED_SIGNER,
-        node_tier=TrustTier.DISCOVERED if node is None else node.tier,
-        network=Network.EGRESS,
-        package_id=record.package_id,
-        signer_keys=record.signer_keys,
-        artifact_hashes=record.artifact_hashes,
-    )
+    context = context_of(record, None if node is None else node.tier)
     text = msgspec.json.encode({"node_id": record.node_id, "workload": context})
     request = Check(agent_id=core.node_id, action=method.value, context=text, teardown=method.is_teardown)
     try:
@@ -70,6 +62,19 @@ async def check_instance(core: Core, ctx: Context, record: PlacementRecord, meth
     judged = _verdict(verdict.verdict)
     if isinstance(judged, GateDeny):
         raise PlaneRefusal(PlaneError.GOVERNANCE, f"{method.value} denied: {judged.reason}")
+
+
+def context_of(record: PlacementRecord, tier: TrustTier | None) -> WorkloadContext:
+    """What the gate judges of a placed instance; `tier` is None for a node that the directory does not list."""
+    return WorkloadContext(
+        kind=record.kind,
+        package_trust=PackageTrust.PINNED_SIGNER,
+        node_tier=TrustTier.DISCOVERED if tier is None else tier,
+        network=Network.EGRESS,
+        package_id=record.package_id,
+        signer_keys=record.signer_keys,
+        artifact_hashes=record.artifact_hashes,
+    )
 
 
 def _placing(workload: VerifiedWorkload, tier: TrustTier, emulated: bool) -> WorkloadContext:
@@ -103,4 +108,4 @@ def _no_verdict(failure: AskFailed) -> PlaneRefusal:
     return PlaneRefusal(PlaneError.GOVERNANCE, f"the gate gave no verdict, so it is a denial: {failure}")
 
 
-__all__ = ["check_instance", "check_nodes"]
+__all__ = ["check_instance", "check_nodes", "context_of"]
