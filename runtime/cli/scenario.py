@@ -75,7 +75,7 @@ def run(
 
 
 def _load(file: Path) -> Scenario:
-    from runtime.scenario.format import load_scenario
+    from runtime.scenario.reading import load_scenario
 
     if not file.is_file():
         raise Failed(ExitCode.USAGE, "no_scenario", f"{file} is no file", "ls scenarios")

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from actors.actor import AskFailed
 from messages.placement import Outcome, PlaceReport
 from messages.system import AskFailure
-from runtime.scenario.format import Act, Ending, Place
+from runtime.scenario.format import Act, Edge, Ending, Place
+
+Order = Place | Act | Edge
 
 _UNKNOWN = ("call_indeterminate", "unsettled")
 
@@ -19,7 +21,7 @@ class Ended(NamedTuple):
     code: str = ""
     text: str = ""
 
-    def meets(self, order: Place | Act) -> bool:
+    def meets(self, order: Order) -> bool:
         """Whether it ended as the scenario says."""
         return (
             self.ending is order.ends
@@ -31,7 +33,7 @@ class Ended(NamedTuple):
         return self.ending.value + (f" ({self.code})" if self.code else "") + (f": {self.text}" if self.text else "")
 
 
-def wanted(order: Place | Act) -> str:
+def wanted(order: Order) -> str:
     """What the scenario says of the ending."""
     says = f" saying {order.says!r}" if order.says else ""
     return order.ends.value + (f" ({order.code})" if order.code else "") + says

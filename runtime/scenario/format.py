@@ -1,22 +1,17 @@
-"""The format of a scenario: header, cluster, packages, steps, checks, verdict (design 10, docs/formats.md).
-
-A scenario is read strictly: what is not known is refused with file, line and key path, before anything starts.
-"""
+"""The format of a scenario: header, cluster, packages, steps, checks, verdict (design 10, docs/formats.md)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from actors.gate.policy import Policy, PolicyFault
+from actors.gate.policy import Policy
 from messages.control import Interval, LifeState, Listener, Once, RunMode
-from runtime.cluster.fault import ClusterFault
-from runtime.cluster.names import Role, check_name, check_node_name
+from messages.edge_end import EdgeFaultCode
+from messages.edge_plan import EdgePhase
 from runtime.cluster.settings import NodeSettings, Restarts, Settings, Times
-from runtime.cluster.toml import KeyPath, fault_at, parse_toml, read_text
 
 FORMAT = 1
 DEFAULT_WITHIN_S = 10.0
@@ -24,6 +19,8 @@ ORPHAN_AFTER_S = 30.0
 """What a player that was killed leaves running ends by itself; a scenario that sets times says how soon."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3_600)]
+AtLeast = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class World(StrEnum):
@@ -66,6 +63,12 @@ class Invariant(StrEnum):
 
 class ChainCheck(StrEnum):
     VERIFIES = "verifies"
+
+
+class ArenaCheck(StrEnum):
+    """`whole`: no ring is leased or waited for, and all of the memory is free, on every edges process."""
+
+    WHOLE = "whole"
 
 
 class Part(Settings, frozen=True):
@@ -137,10 +140,34 @@ class Act(Part, frozen=True):
     says: str | None = None
 
 
-class OnProcess(Part, frozen=True):
-    """Crash (SIGKILL), hang (SIGSTOP) or resume (SIGCONT) a process of the cluster."""
+class Edge(Part, frozen=True):
+    """Join `source` to `target` (`from` and `to` in the file; `WORKLOAD.PORT` or `WORKLOAD@NODE.PORT`), or end the
+    edge `stop` (`SOURCE->TARGET`). `max_object`, `ring`: bytes.
+    """
 
-    process: str
+    source: str | None = msgspec.field(default=None, name="from")
+    target: str | None = msgspec.field(default=None, name="to")
+    max_object: Size | None = None
+    ring: Size | None = None
+    stop: str | None = None
+    ends: Ending = Ending.DONE
+    code: str | None = None
+    says: str | None = None
+
+
+class OnProcess(Part, frozen=True):
+    """Crash (SIGKILL), hang (SIGSTOP) or resume (SIGCONT) a process of the cluster, also a node's edges process while
+    there is one (`shed.edges`), or the leader of an instance's processes.
+    """
+
+    process: str | None = None
+    instance: str | None = None
+
+
+class Bounce(Part, frozen=True):
+    """Cut the connection over which the first edges process sends to the second, once."""
+
+    link: tuple[str, str]
 
 
 class Expect(Part, frozen=True):
@@ -148,24 +175,34 @@ class Expect(Part, frozen=True):
 
     `same_pid`: the workload's leader is the process it was when last seen before this step. `output`: texts that what
     the instance wrote must contain; `show`: print that many of its lines. `restarts`: of the process, at least.
+    Of an edge, at least: `lives`, `faults`, `objects` of this life that left it, how often its stream was `resumed`
+    after a lost connection. `fault`: why the newest of its lives that faulted did.
     """
 
     instance: str | None = None
     state: LifeState | None = None
     same_pid: bool | None = None
     output: tuple[str, ...] = ()
-    show: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    show: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     process: str | None = None
     running: bool | None = None
-    restarts: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    restarts: AtLeast | None = None
     node: str | None = None
     reachable: bool | None = None
+    edge: str | None = None
+    phase: EdgePhase | None = None
+    lives: AtLeast | None = None
+    faults: AtLeast | None = None
+    fault: EdgeFaultCode | None = None
+    objects: AtLeast | None = None
+    resumed: AtLeast | None = None
 
 
 class Check(Part, frozen=True):
-    """What is counted or verified. In `[[finally]]` it is done after the cluster went down."""
+    """What is counted or verified. In `[[finally]]` it is done after the cluster went down, `arenas` just before."""
 
     chain: ChainCheck | None = None
+    arenas: ArenaCheck | None = None
     processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
     sockets: Annotated[int, msgspec.Meta(ge=0)] | None = None
     shared_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -190,9 +227,11 @@ class Step(Part, frozen=True):
     start: Act | None = None
     stop: Act | None = None
     unload: Act | None = None
+    edge: Edge | None = None
     crash: OnProcess | None = None
     hang: OnProcess | None = None
     resume: OnProcess | None = None
+    bounce: Bounce | None = None
     expect: Expect | None = None
     check: Check | None = None
     barrier: Barrier | None = None
@@ -203,7 +242,10 @@ class Step(Part, frozen=True):
         return next((name, getattr(self, name)) for name in VERBS if getattr(self, name) is not None)
 
 
-VERBS = ("place", "plan", "start", "stop", "unload", "crash", "hang", "resume", "expect", "check", "barrier")
+VERBS = (
+    "place", "plan", "start", "stop", "unload", "edge", "crash", "hang", "resume", "bounce", "expect", "check",
+    "barrier",
+)  # fmt: skip
 
 
 class Always(Part, frozen=True):
@@ -234,153 +276,3 @@ class Scenario(Part, frozen=True, kw_only=True):
     always: tuple[Always, ...] = ()
     final: tuple[Finally, ...] = msgspec.field(default=(), name="finally")
     expect: Expected = Expected()
-
-
-def load_scenario(path: Path) -> Scenario:
-    """The scenario of a file, checked. Raises `ClusterFault`; package folders must exist."""
-    text = read_text(path)
-    scenario = parse_scenario(text, str(path))
-    for position, package in enumerate(scenario.package):
-        if not (path.parent / package.dir / "cog.toml").is_file():
-            raise fault_at(
-                text, str(path), ("package", position, "dir"), f"{path.parent / package.dir} holds no cog.toml"
-            )
-    return scenario
-
-
-def parse_scenario(text: str, file: str) -> Scenario:
-    """The scenario of a text. Raises `ClusterFault` with file, line and key path."""
-    scenario = parse_toml(text, Scenario, file)
-    _Checker(scenario, text, file).check()
-    return scenario
-
-
-class _Checker:
-    """What types cannot say: names that refer to something, exactly one verb, verbs that fit together."""
-
-    def __init__(self, scenario: Scenario, text: str, file: str) -> None:
-        self._scenario = scenario
-        self._text = text
-        self._file = file
-        self._nodes = {node.name for node in scenario.cluster.nodes}
-        self._packages = {package.name for package in scenario.package}
-        self._processes = self._nodes | {Role.CHAIN.value, Role.GATE.value, Role.CONTROLLER.value}
-
-    def check(self) -> None:
-        scenario = self._scenario
-        if scenario.format != FORMAT:
-            raise self._fault(("format",), f"this sennit plays format {FORMAT}, not {scenario.format}")
-        if not scenario.title.strip():
-            raise self._fault(("title",), "a scenario needs a title")
-        if not scenario.worlds:
-            raise self._fault(("worlds",), "name at least one world: live or sim")
-        if not scenario.step:
-            raise self._fault(("step",), "a scenario needs at least one step")
-        self._check_cluster()
-        for position, step in enumerate(scenario.step):
-            self._check_step(("step", position), step)
-        for position, final in enumerate(scenario.final):
-            self._check_check(("finally", position, "check"), final.check)
-        if scenario.expect.says is not None and scenario.expect.verdict is Verdict.PASS:
-            raise self._fault(("expect", "says"), "a scenario that passes has no failure to say anything")
-
-    def _check_cluster(self) -> None:
-        cluster = self._scenario.cluster
-        if not cluster.nodes:
-            raise self._fault(("cluster", "nodes"), "a cluster needs at least one node")
-        if len(self._nodes) != len(cluster.nodes):
-            raise self._fault(("cluster", "nodes"), "two nodes have the same name")
-        for position, node in enumerate(cluster.nodes):
-            self._named(("cluster", "nodes", position, "name"), check_node_name, node.name)
-        if cluster.policy is not None:
-            try:
-                cluster.policy.check()
-            except PolicyFault as fault:
-                raise self._fault(("cluster", "policy"), str(fault)) from None
-        if len(self._packages) != len(self._scenario.package):
-            raise self._fault(("package",), "two packages have the same name")
-        for position, package in enumerate(self._scenario.package):
-            self._named(("package", position, "name"), lambda name: check_name(name, "package name"), package.name)
-
-    def _check_step(self, path: KeyPath, step: Step) -> None:
-        verbs = [name for name in VERBS if getattr(step, name) is not None]
-        if len(verbs) != 1:
-            found = "none" if not verbs else " and ".join(verbs)
-            raise self._fault(path, f"a step has exactly one verb of {', '.join(VERBS)}; this one has {found}")
-        if step.at is not None and step.after is not None:
-            raise self._fault((*path, "at"), "at and after exclude each other")
-        if step.after is not None and ":" in step.after and World.LIVE in self._scenario.worlds:
-            raise self._fault(
-                (*path, "after"), "address:Message can be seen in the world sim only; name a chain kind, or kind/phase"
-            )
-        verb, table = step.verb
-        path = (*path, verb)
-        match table:
-            case Place():
-                self._known(path, "package", table.package, self._packages)
-                for member in ("pin", "on"):
-                    self._known(path, member, getattr(table, member), self._nodes)
-                for member in ("prefer", "avoid"):
-                    for node in getattr(table, member):
-                        self._known(path, member, node, self._nodes)
-                if not table.mode.is_single:
-                    raise self._fault((*path, "mode"), "give one of once = true, interval = SECONDS, listener = PORT")
-                self._check_ending(path, table)
-            case Act():
-                self._check_instance(path, table.instance)
-                self._check_ending(path, table)
-            case OnProcess():
-                self._known(path, "process", table.process, self._processes)
-            case Expect():
-                self._check_expect(path, table)
-            case Check():
-                self._check_check(path, table)
-            case _:
-                pass
-
-    def _check_ending(self, path: KeyPath, order: Place | Act) -> None:
-        if order.ends is Ending.DONE and (order.code is not None or order.says is not None):
-            raise self._fault((*path, "code" if order.code else "says"), 'goes with ends = "refused" or "unplaceable"')
-
-    def _check_expect(self, path: KeyPath, expect: Expect) -> None:
-        needs = {
-            "instance": ("state", "same_pid", "output", "show"),
-            "process": ("running", "restarts"),
-            "node": ("reachable",),
-        }
-        for subject, members in needs.items():
-            given = [member for member in members if getattr(expect, member) not in (None, (), 0)]
-            if getattr(expect, subject) is None and given:
-                raise self._fault((*path, given[0]), f"is expected of which {subject}?")
-            if getattr(expect, subject) is not None and not given:
-                raise self._fault((*path, subject), f"what is expected of it? One of {', '.join(members)}")
-        if all(getattr(expect, subject) is None for subject in needs):
-            raise self._fault(path, f"of what? One of {', '.join(needs)}")
-        if expect.instance is not None:
-            self._check_instance(path, expect.instance)
-        self._known(path, "process", expect.process, self._processes)
-        self._known(path, "node", expect.node, self._nodes)
-
-    def _check_check(self, path: KeyPath, check: Check) -> None:
-        if all(getattr(check, name) is None for name in check.__struct_fields__):
-            raise self._fault(path, f"what is checked? One of {', '.join(check.__struct_fields__)}")
-
-    def _check_instance(self, path: KeyPath, instance: str) -> None:
-        workload, at, node = instance.partition("@")
-        if not (workload and at):
-            raise self._fault((*path, "instance"), f"{instance!r} is not WORKLOAD@NODE")
-        self._known(path, "instance", node, self._nodes)
-
-    def _known(self, path: KeyPath, member: str, name: str | None, known: set[str]) -> None:
-        if name is not None and name not in known:
-            there_are = ", ".join(sorted(known)) or "none"
-            raise self._fault((*path, member), f"{name!r} is not known here; there are: {there_are}")
-
-    def _named(self, path: KeyPath, check: Any, name: str) -> None:
-        try:
-            check(name)
-        except ClusterFault as fault:
-            raise self._fault(path, fault.text) from None
-
-    def _fault(self, path: KeyPath, what: str) -> ClusterFault:
-        return fault_at(self._text, self._file, path, what)

@@ -13,9 +13,11 @@ from actors.actor import AskFailed
 from messages.base import Address, Request
 from messages.chain import ChainRecord, Tail, Verdict, Verify
 from messages.control import LifeState
+from messages.edge_plan import EdgeLine, EdgeLines, ListEdges
 from messages.placement import InstanceLine, InstanceLines, InstanceOrder, ListInstances, ListNodes, NodeLine
 from messages.supervision import ChildView, ShowChildren
 from runtime.client import Client
+from runtime.cluster.names import EDGES_SUFFIX, node_of
 from runtime.scenario.format import Invariant
 
 A = TypeVar("A")
@@ -25,6 +27,7 @@ PAGE = 1000
 
 CHAIN = Address("chain/chain")
 PLANE = Address("controller/plane")
+EDGES = Address("controller/edges")
 ROOT = Address("root/supervisor")
 
 _NODE_SOURCE = "workload.host"
@@ -94,9 +97,23 @@ class Observer:
         result = answer.result if answer is not None else None
         return str(result.get("stdout", "")) if isinstance(result, dict) else str(getattr(result, "stdout", ""))
 
-    def children(self) -> dict[str, ChildView]:
-        view = self.try_ask(ROOT, ShowChildren())
+    def children(self, supervisor: Address = ROOT) -> dict[str, ChildView]:
+        view = self.try_ask(supervisor, ShowChildren())
         return {child.name: child for child in view.children} if view is not None else {}
+
+    def child(self, process: str) -> ChildView | None:
+        """A process as its supervisor sees it: the root, or for an edges process its node."""
+        edges = process.endswith(EDGES_SUFFIX)
+        return self.children(Address(f"{node_of(process)}/supervisor") if edges else ROOT).get(process)
+
+    def edges(self) -> EdgeLines | None:
+        return self.try_ask(EDGES, ListEdges())
+
+    def edge(self, name: str) -> EdgeLine | None:
+        """The edge `source->target`; spaces do not count."""
+        lines = self.edges()
+        wanted = name.replace(" ", "")
+        return next((line for line in lines.edges if line.name.replace(" ", "") == wanted), None) if lines else None
 
     def nodes(self) -> dict[str, NodeLine]:
         answer = self.try_ask(PLANE, ListNodes())

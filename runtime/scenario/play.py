@@ -101,7 +101,10 @@ def _play(scenario: Scenario, base: Path, story: Story, stage: Stage, result: Re
         try:
             player.play()
         finally:
-            for problem in player.stop_instances():
+            problems = player.stop_instances()
+            if any(final.check.arenas is not None for final in scenario.final):
+                problems += filter(None, [player.check_arenas()])
+            for problem in problems:
                 result.failures.append(problem)
                 story.tell("FAILED", problem, Tone.BAD)
 

@@ -5,6 +5,7 @@ Every wait has a deadline, and looks at the invariants while it lasts.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -15,13 +16,27 @@ from messages.control import CtlConfig
 from messages.placement import InstanceOrder, PlaceOrder, PlaceReport
 from messages.supervision import ChildState
 from runtime.client import Client
-from runtime.scenario.endings import Ended, ending_of_failure, ending_of_report, wanted
-from runtime.scenario.format import Act, Barrier, Check, Ending, Expect, OnProcess, Place, Scenario, Step
+from runtime.scenario import edges
+from runtime.scenario.endings import Ended, Order, ending_of_failure, ending_of_report, wanted
+from runtime.scenario.format import (
+    Act,
+    Barrier,
+    Bounce,
+    Check,
+    Edge,
+    Ending,
+    Expect,
+    OnProcess,
+    Place,
+    Scenario,
+    Step,
+)
 from runtime.scenario.observer import PLANE, Observer
 from runtime.scenario.stage import POLL_S, Stage
 from runtime.scenario.story import Story, Tone
 
 ACT_LIMIT_S = 60.0
+ARENAS_LIMIT_S = 20.0
 
 
 class StepFailed(Exception):
@@ -59,12 +74,17 @@ class Player:
                     self._place(table, dry_run=verb == "plan")
                 case Act():
                     self._act(verb, table)
+                case Edge():
+                    self._edge(table)
+                case Bounce():
+                    edges.bounce(self._stage.cluster, table)
+                    self._story.tell(verb, f"{table.link[0]} to {table.link[1]}: connection cut", Tone.BAD)
                 case OnProcess():
-                    self._signal(verb, table.process)
+                    self._signal(verb, table)
                 case Expect():
                     self._expect(table, step.within)
                 case Check():
-                    self._check(table)
+                    self._check(table, step.within)
                 case Barrier():
                     self._until(self._unsettled, step.within)
                     self._story.tell("barrier", "everything runs, nothing is unsettled")
@@ -88,6 +108,15 @@ class Player:
             except AskFailed as failed:
                 problems.append(f"{row.workload}@{row.node} did not stop: {failed}")
         return problems
+
+    def check_arenas(self) -> str:
+        """Once nothing runs any more: where ring memory is still held; empty when every arena is whole."""
+        try:
+            self._until(lambda: edges.not_whole(self._observer), ARENAS_LIMIT_S)
+        except StepFailed as failed:
+            return f"the arenas are not whole: {failed}"
+        self._story.tell("finally", "every arena is whole", Tone.GOOD)
+        return ""
 
     # waiting
 
@@ -202,7 +231,16 @@ class Player:
         if ended.ending is Ending.DONE:
             self._story.tell(verb, f"{act.instance}: done")
 
-    def _settle_ending(self, verb: str, what: str, order: Place | Act, ended: Ended) -> None:
+    def _edge(self, edge: Edge) -> None:
+        name = edges.name_of(edge)
+        ended, line = edges.order(self._client, edge)
+        self._settle_ending("edge", name, edge, ended)
+        if line is not None:
+            self._story.tell("edge", f"{line.name} is {line.phase.value}" + (f": {line.reason}" if line.reason else ""))
+        elif ended.ending is Ending.DONE:
+            self._story.tell("edge", f"{name} is stopped and forgotten")
+
+    def _settle_ending(self, verb: str, what: str, order: Order, ended: Ended) -> None:
         """Compare how an order ended with how it should have. Raises `StepFailed`."""
         if not ended.meets(order):
             raise StepFailed(f"{verb} {what}: {ended}; expected {wanted(order)}")
@@ -211,12 +249,20 @@ class Player:
             self._story.tell(verb, f"{what} -> {ended.ending.value}{code}", Tone.GOOD)
             self._story.add(ended.text)
 
-    def _signal(self, verb: str, process: str) -> None:
+    def _signal(self, verb: str, target: OnProcess) -> None:
         number = {"crash": signal.SIGKILL, "hang": signal.SIGSTOP, "resume": signal.SIGCONT}[verb]
-        pid = self._stage.signal(process, number)
-        self._story.tell(
-            verb, f"{process}: {number.name} to process {pid}", Tone.BAD if verb == "crash" else Tone.PLAIN
-        )
+        if target.process is not None:
+            name, pid = target.process, self._stage.signal(target.process, number)
+        else:
+            name = str(target.instance)
+            line = self._observer.instance(name)
+            if line is None or line.pid is None:
+                raise StepFailed(
+                    f"{verb} {name}: {'there is no such instance' if line is None else 'it has no process'}"
+                )
+            pid = line.pid
+            os.kill(pid, number)
+        self._story.tell(verb, f"{name}: {number.name} to process {pid}", Tone.BAD if verb == "crash" else Tone.PLAIN)
 
     def _expect(self, expect: Expect, within_s: float) -> None:
         seen: dict[str, str] = {}
@@ -240,9 +286,9 @@ class Player:
     def _missing(self, expect: Expect, seen: dict[str, str]) -> str:
         """What of the expectation does not hold now; `seen` collects what does."""
         if expect.process is not None:
-            child = self._observer.children().get(expect.process)
+            child = self._observer.child(expect.process)
             if child is None:
-                return f"the root does not show process {expect.process}"
+                return f"its supervisor does not show process {expect.process}"
             if expect.running is not None and (child.state is ChildState.RUNNING) != expect.running:
                 return f"process {expect.process} is {child.state.value}"
             if expect.restarts is not None and child.restarts < expect.restarts:
@@ -254,6 +300,8 @@ class Player:
             if node is None or node.reachable != expect.reachable:
                 return f"node {expect.node} is {'unknown' if node is None else node.liveness}"
             seen["node"] = f"node {expect.node} is {node.liveness}"
+        if expect.edge is not None and (why := edges.missing(self._observer, expect, seen)):
+            return why
         return self._missing_of_instance(expect, seen) if expect.instance is not None else ""
 
     def _missing_of_instance(self, expect: Expect, seen: dict[str, str]) -> str:
@@ -276,7 +324,10 @@ class Player:
                 return f"{name} did not write {absent[0]!r}"
         return ""
 
-    def _check(self, check: Check) -> None:
+    def _check(self, check: Check, within_s: float) -> None:
+        if check.arenas is not None:
+            self._until(lambda: edges.not_whole(self._observer), within_s)
+            self._story.tell("check", "every arena is whole", Tone.GOOD)
         if check.chain is not None:
             verdict = self._observer.verify()
             if not verdict.valid:

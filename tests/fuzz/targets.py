@@ -102,7 +102,7 @@ from runtime.policy import default_policy_toml
 from runtime.ports.chain_rows import record_of, row_of
 from runtime.ports.store import LIMIT_BYTES as DOCUMENT_LIMIT_BYTES
 from runtime.ports.store import StoreFault, unwrap, wrap
-from runtime.scenario.format import parse_scenario
+from runtime.scenario.reading import parse_scenario
 
 FAULT_TEXT_LIMIT = 4096
 """Most characters that a fault may show of itself."""

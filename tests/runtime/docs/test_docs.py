@@ -14,7 +14,7 @@ from actors.packages.cog import parse_cog
 from runtime.cli.main import VERBS
 from runtime.cluster.settings import Restarts, Times, parse_settings
 from runtime.scenario.format import VERBS as STEP_VERBS
-from runtime.scenario.format import parse_scenario
+from runtime.scenario.reading import parse_scenario
 
 ROOT = Path(__file__).parents[3]
 FORMATS = (ROOT / "docs/formats.md").read_text()

@@ -7,7 +7,8 @@ import pytest
 from actors.gate.policy import parse_policy
 from messages.control import Interval, Listener, Once
 from runtime.cluster import ClusterFault, ClusterFaultCode
-from runtime.scenario.format import VERBS, Ending, ModePart, load_scenario, parse_scenario
+from runtime.scenario.format import VERBS, Ending, ModePart
+from runtime.scenario.reading import load_scenario, parse_scenario
 from runtime.scenario.toml_text import policy_toml
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +72,33 @@ def test_every_scenario_of_the_project_is_well_formed(file: Path) -> None:
         ("expect = { instance = 'hostwatch@shed' }", "what is expected of it?"),
         ("expect = { instance = 'hostwatch@shed', state = 'fine' }", "step[0].expect.state"),
         ("expect = { process = 'shed', restarts = -1 }", "step[0].expect.restarts"),
+        ("expect = { process = 'shed', running = true, reachable = true }", "is expected of which node?"),
         ("check = {}", "what is checked?"),
+        ("check = { arenas = 'broken' }", "step[0].check.arenas"),
+        ("crash = {}", "step[0].crash: of what? Either process or instance"),
+        ("crash = { process = 'shed', instance = 'hostwatch@shed' }", "Either process or instance"),
+        ("crash = { instance = 'hostwatch@loft' }", "'loft' is not known here"),
+        ("crash = { process = 'loft.edges' }", "'loft.edges' is not known here; there are: attic, attic.edges, chain"),
+        ("edge = {}", "step[0].edge: give from and to, or stop"),
+        ("edge = { from = 'a.out' }", "step[0].edge: give from and to"),
+        ("edge = { source = 'a.out', to = 'b.in' }", "step[0].edge.source: this key is not known here"),
+        ("edge = { from = 'a', to = 'b.in' }", "step[0].edge.from: 'a' is neither WORKLOAD.PORT nor"),
+        ("edge = { from = 'a.out', to = 'b@loft.in' }", "step[0].edge.to: 'loft' is not known here"),
+        ("edge = { from = 'a.out', to = 'b.in', max_object = 0 }", "step[0].edge.max_object"),
+        ("edge = { from = 'a.out', to = 'b.in', ring = '1MiB' }", "step[0].edge.ring"),
+        ("edge = { from = 'a.out', to = 'b.in', code = 'exists' }", "goes with ends"),
+        ("edge = { stop = 'a.out' }", "step[0].edge.stop: 'a.out' is not SOURCE->TARGET"),
+        ("edge = { stop = 'a.out->b.in', to = 'b.in' }", "takes no from, to"),
+        ("bounce = { link = ['attic.edges'] }", "step[0].bounce.link"),
+        ("bounce = { link = ['attic.edges', 'attic.edges'] }", "within one process"),
+        ("bounce = { link = ['attic', 'shed.edges'] }", "'attic' is not known here; there are: attic.edges"),
+        ("expect = { edge = 'a.out->b.in' }", "One of phase, lives, faults, fault, objects, resumed"),
+        ("expect = { edge = 'a.out', phase = 'ready' }", "step[0].expect.edge: 'a.out' is not SOURCE->TARGET"),
+        ("expect = { edge = 'a@loft.out -> b.in', phase = 'ready' }", "step[0].expect.edge: 'loft'"),
+        ("expect = { edge = 'a.out->b.in', phase = 'fine' }", "step[0].expect.phase"),
+        ("expect = { edge = 'a.out->b.in', fault = 'bad' }", "step[0].expect.fault"),
+        ("expect = { edge = 'a.out->b.in', lives = -1 }", "step[0].expect.lives"),
+        ("expect = { node = 'shed', reachable = true, lives = 2 }", "is expected of which edge?"),
     ],
 )
 def test_a_wrong_step_is_refused_with_its_place(step: str, says: str) -> None:
@@ -125,6 +152,8 @@ def test_every_verb_is_a_member_of_a_step() -> None:
         "plan": "{ package = 'hostwatch' }",
         **dict.fromkeys(("start", "stop", "unload"), "{ instance = 'hostwatch@shed' }"),
         **dict.fromkeys(("crash", "hang", "resume"), "{ process = 'shed' }"),
+        "edge": "{ from = 'hostwatch@shed.out', to = 'trend.in', max_object = 65536, ring = 1048576 }",
+        "bounce": "{ link = ['attic.edges', 'shed.edges'] }",
         "expect": "{ node = 'shed', reachable = true }",
         "check": "{ chain = 'verifies' }",
         "barrier": "{}",
@@ -133,6 +162,25 @@ def test_every_verb_is_a_member_of_a_step() -> None:
     for verb, table in tables.items():
         scenario = parse_scenario(HEAD + STEP.replace("barrier = {}", f"{verb} = {table}"), "s.toml")
         assert scenario.step[0].verb[0] == verb
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "edge = { stop = 'a.out -> b@shed.in' }",
+        "edge = { from = 'a.out', to = 'b.in', ends = 'refused', code = 'exists', says = 'sizes' }",
+        "crash = { process = 'shed.edges' }",
+        "hang = { instance = 'hostwatch@shed' }",
+        "check = { arenas = 'whole' }",
+        "expect = { edge = 'a.out->b@shed.in', phase = 'ready', lives = 2, faults = 1, objects = 0, resumed = 1 }",
+        "expect = { edge = 'a.out->b.in', fault = 'worker_crashed' }",
+        "expect = { process = 'shed.edges', running = false }",
+        "expect = { node = 'shed', reachable = false }",
+    ],
+)
+def test_what_may_be_said_of_edges_reads(step: str) -> None:
+    verb, _ = parse_scenario(HEAD + STEP.replace("barrier = {}", step), "s.toml").step[0].verb
+    assert step.startswith(f"{verb} = ")
 
 
 def test_endings_other_than_done_take_a_code() -> None:
