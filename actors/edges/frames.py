@@ -1,17 +1,17 @@
-"""What edges processes say to each other on the data plane (design 7, E 5.1), byte by byte. Pure, standard library only.
+"""What edges processes say to each other on the data plane (design 7, E 5.1), byte by byte. Pure, stdlib only.
 
 Every frame starts with eight bytes: version, kind, flags, then what the kind needs. All numbers are little-endian.
 A frame is one ZeroMQ message; only DATA may have several parts, its bytes are what follows its head, over all parts.
 
-    | kind    | says                                                  | from     | after the 8 bytes                    |
-    |---------|-------------------------------------------------------|----------|--------------------------------------|
-    | OPEN    | a pump wants to send (flag 1: it has sent before)     | producer | edge, run, incarnation, capacity     |
-    | DATA    | the stream's bytes from `offset` on                   | producer | edge, run, offset, 1 to 1 MiB bytes  |
-    | FIN     | the stream has `total` bytes, all of them sent        | producer | edge, run, total                     |
-    | CREDIT  | how much is in the far ring, how far may be sent      | consumer | edge, run, both incarnations,        |
-    |         | (flag 1: send again from there; flag 2: FIN is taken) |          | committed, limit                     |
-    | REFUSED | nothing more is taken, and why                        | consumer | edge, run, two lengths u16, texts    |
-    | BEAT    | this process lives                                    | both     |                                      |
+    | kind    | says                                                  | from     | after the 8 bytes                |
+    |---------|-------------------------------------------------------|----------|----------------------------------|
+    | OPEN    | a pump wants to send (flag 1: it has sent before)     | producer | edge, run, incarnation, capacity |
+    | DATA    | the stream's bytes from `offset` on                   | producer | edge, run, offset, up to 1 MiB   |
+    | FIN     | the stream has `total` bytes, all of them sent        | producer | edge, run, total                 |
+    | CREDIT  | how much is in the far ring, how far may be sent      | consumer | edge, run, both incarnations,    |
+    |         | (flag 1: send again from there; flag 2: FIN is taken) |          | committed, limit                 |
+    | REFUSED | nothing more is taken, and why                        | consumer | edge, run, two lengths u16, text |
+    | BEAT    | this process lives                                    | both     |                                  |
 
 Offsets, totals and limits count the bytes of a stream from its beginning: they never wrap, so a repeated or late frame
 means what it meant.
@@ -155,25 +155,24 @@ def parse(parts: Sequence[Buffer]) -> Frame:
         raise FrameFault(f"a frame of kind {kind} in {len(parts)} parts")
     if reserved or flags & ~_FLAGS.get(kind, 0):
         raise FrameFault(f"kind {kind}: flags {flags:#x}, reserved {reserved:#x}")
-    match kind:
-        case 1:
-            _, _, _, _, edge, run, incarnation, capacity = _exactly(_OPEN, head)
-            if not incarnation or not capacity:
-                raise FrameFault(f"OPEN with incarnation {incarnation} and capacity {capacity}")
-            return Open(edge, run, incarnation, capacity, bool(flags))
-        case 3:
-            _, _, _, _, edge, run, total = _exactly(_DATA, head)
-            return Fin(edge, run, total)
-        case 4:
-            _, _, _, _, edge, run, to, incarnation, committed, limit = _exactly(_CREDIT, head)
-            if not incarnation or committed > limit:
-                raise FrameFault(f"CREDIT of incarnation {incarnation} with {committed} committed and limit {limit}")
-            return Credit(edge, run, to, incarnation, committed, limit, bool(flags & REWIND), bool(flags & FINISHED))
-        case 5:
-            return _parse_refused(head)
-        case 6:
-            _exactly(_PREFIX, head)
-            return Beat()
+    if kind == OPEN:
+        _, _, _, _, edge, run, incarnation, capacity = _exactly(_OPEN, head)
+        if not incarnation or not capacity:
+            raise FrameFault(f"OPEN with incarnation {incarnation} and capacity {capacity}")
+        return Open(edge, run, incarnation, capacity, bool(flags))
+    if kind == FIN:
+        _, _, _, _, edge, run, total = _exactly(_DATA, head)
+        return Fin(edge, run, total)
+    if kind == CREDIT:
+        _, _, _, _, edge, run, to, incarnation, committed, limit = _exactly(_CREDIT, head)
+        if not incarnation or committed > limit:
+            raise FrameFault(f"CREDIT of incarnation {incarnation} with {committed} committed and limit {limit}")
+        return Credit(edge, run, to, incarnation, committed, limit, bool(flags & REWIND), bool(flags & FINISHED))
+    if kind == REFUSED:
+        return _parse_refused(head)
+    if kind == BEAT:
+        _exactly(_PREFIX, head)
+        return Beat()
     raise FrameFault(f"kind {kind} is unknown")
 
 

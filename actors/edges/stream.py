@@ -32,8 +32,8 @@ class SendWindow:
     """
 
     __slots__ = (
-        "_clean", "_fin_sent", "acknowledged", "awaiting", "capacity", "closing", "committed", "edge", "far", "finished",
-        "highest", "incarnation", "limit", "resumed", "run", "sent",
+        "_clean", "_fin_sent", "acknowledged", "awaiting", "capacity", "closing", "committed", "edge", "far",
+        "finished", "highest", "incarnation", "limit", "resumed", "run", "sent",
     )  # fmt: skip
 
     def __init__(self, edge: int, run: int, incarnation: int, capacity: int) -> None:
@@ -79,8 +79,7 @@ class SendWindow:
         """So many of them are with the socket."""
         assert 0 < length <= self.sendable()
         self.sent += length
-        if self.sent > self.highest:
-            self.highest = self.sent
+        self.highest = max(self.highest, self.sent)
 
     @property
     def stalled(self) -> bool:
