@@ -1,0 +1,482 @@
+"""The live `workers` port: hands rings to the workloads of this node and hears of them (design 7, E 6).
+
+Each run of a workload gets one channel, through its shim; it carries the rings' descriptors there and the workload's
+answers back. The port never waits: shims and workloads that do not answer are deadlines, a workload that does not read
+has a bounded backlog, and one that talks too much or nonsense loses its channel.
+
+`WorkerGone` is the proof that no process of a run can touch its rings: the shim has ended, and either it left its exit
+record, which it writes when no descendant is left, or nobody of the run is found any more. A closed channel proves
+nothing. A clock never does either: without a proof it is looked again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import ClassVar
+
+from actors.actor import Actor, Context
+from messages.base import Address, Message
+from messages.edge import RingId
+from messages.edge_end import EdgeFaultCode
+from messages.edge_ports import (
+    EndStream,
+    InstallRing,
+    KillWorker,
+    UninstallRing,
+    WorkerFaulted,
+    WorkerGone,
+    WorkerInstalled,
+    WorkerQuiesced,
+    WorkersMessage,
+)
+from runtime.edges.channel import Channel, ChannelEnded
+from runtime.edges.held_rings import HeldRings, Holding, Told
+from runtime.edges.memory import NodeMemory
+from runtime.edges.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
+from runtime.edges.wakeups import Wakeups
+from runtime.processes.exits import ExitWatch
+from runtime.shim.attach import AttachedRun, attach
+from runtime.shim.client import REPLY_TIMEOUT_S, ShimFailed
+
+CHANNEL = "edges 1"
+"""The text beside the channel's descriptor, for the workload."""
+
+RINGS_AT_MOST = 64
+"""Of one workload. Each takes three of its 256 descriptors: two eventfds, and the copy that a Python mapping keeps."""
+
+SURPLUS_AT_MOST = 256
+"""Packets of one channel that answer nothing; more is a flood."""
+
+EOF_GRACE_S = 0.5
+"""A workload that dies closes its channel a moment before its end is seen."""
+
+LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 0.05, 2.0
+FLUSH_AGAIN_S = 0.1
+
+Action = Callable[[Context], None]
+
+
+class Woken(Message, frozen=True):
+    """The port's own: descriptors want attention."""
+
+
+class Due(Message, frozen=True):
+    """The port's own timer."""
+
+    key: int
+
+
+LiveWorkersMessage = WorkersMessage | Woken | Due
+
+
+class _NotInstalled(Exception):
+    """A ring was not handed over; the workload does not hold it."""
+
+    def __init__(self, code: EdgeFaultCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One run of a workload. Without a channel none was made, or it is lost; `lost` says how."""
+
+    attached: AttachedRun
+    rings: HeldRings
+    exit_key: int = 0
+    channel: Channel | None = None
+    channel_key: int = 0
+    lost: str = ""
+    outlived: bool = False
+    looking: bool = False
+    look_again_s: float = LOOK_AGAIN_S
+    killers: set[Address] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.attached.instance_id
+
+
+class Workers(Actor[LiveWorkersMessage]):
+    """`memory` has the rings, `instances` is the launcher's folder, `exits` this process's one watch.
+
+    Reports are told to whoever ordered the ring.
+    """
+
+    mailbox: ClassVar = LiveWorkersMessage
+
+    def __init__(self, memory: NodeMemory, instances: Path, exits: ExitWatch) -> None:
+        self._memory = memory
+        self._instances = instances
+        self._exits = exits
+        self._runs: dict[str, _Run] = {}
+        self._count = count(1)
+        self._actions: dict[int, Action] = {}
+        self._asking: set[socket.socket] = set()
+        self._counted = {"surplus": 0, "malformed": 0}
+
+    def started(self, ctx: Context) -> None:
+        self._wakeups = Wakeups(lambda: ctx.tell(ctx.address, Woken()))
+
+    def stopped(self, ctx: Context) -> None:  # noqa: ARG002
+        self._wakeups.close()
+        for control in self._asking:
+            control.close()
+        for run in self._runs.values():
+            if run.channel is not None:
+                run.channel.close()
+            run.attached.close()
+
+    def state(self) -> object:
+        return {
+            "counted": dict(self._counted),
+            "runs": {
+                name: {
+                    "shim_pid": run.attached.shim_pid,
+                    "epoch": run.attached.epoch,
+                    "channel": "open" if run.channel is not None else run.lost or "none",
+                    "rings": run.rings.rows(),
+                }
+                for name, run in self._runs.items()
+            },
+        }
+
+    def receive(self, message: LiveWorkersMessage, ctx: Context) -> None:
+        match message:
+            case InstallRing():
+                self._install(message, ctx)
+            case UninstallRing():
+                self._uninstall(message, ctx)
+            case EndStream():
+                self._end(message, ctx)
+            case KillWorker():
+                self._kill(message, ctx)
+            case Woken():
+                for key in self._wakeups.take():
+                    self._act(key, ctx)
+            case Due(key=key):
+                self._act(key, ctx)
+
+    # orders
+
+    def _install(self, order: InstallRing, ctx: Context) -> None:
+        name, ring_id, owner = order.instance_id, order.ring.ring_id, _owner(ctx)
+        try:
+            run = self._run_for(order, ctx)
+            held = run.rings.get(ring_id)
+            if held is not None:
+                if held.holding is Holding.INSTALLED:
+                    ctx.tell(owner, WorkerInstalled(instance_id=name, ring_id=ring_id))
+                else:
+                    ctx.log("info", "a ring is ordered twice", instance=name, ring=ring_id, holding=held.holding.value)
+                return
+            channel = self._channel_for(order, run, ctx)
+        except _NotInstalled as failed:
+            ctx.log("warning", "a ring was not installed", instance=name, ring=ring_id, reason=failed.text)
+            fault = WorkerFaulted(instance_id=name, ring_id=ring_id, code=failed.code, text=failed.text, holds=False)
+            ctx.tell(owner, fault)
+            return
+        run.rings.add(ring_id, owner)
+        channel.put(ring_id, install_packet(order), install=True)
+        self._flush(run, ctx)
+
+    def _run_for(self, order: InstallRing, ctx: Context) -> _Run:
+        """The living run of that epoch. Raises `_NotInstalled`."""
+        name = order.instance_id
+        run = self._runs.get(name)
+        if run is not None and not run.attached.shim_lives():
+            self._look(run, ctx)  # its end may be news that waits in our own mailbox
+            if name in self._runs:
+                raise _NotInstalled(EdgeFaultCode.WORKER_NOT_RUNNING, f"{name} has ended, its last processes have not")
+            run = None
+        if run is None:
+            run = self._attach(name)
+        if run is None:
+            raise _NotInstalled(EdgeFaultCode.WORKER_NOT_RUNNING, f"{name} does not run here: start it")
+        if run.attached.epoch != str(order.epoch):
+            text = f"{name} runs in epoch {run.attached.epoch}, the ring is for epoch {order.epoch}"
+            raise _NotInstalled(EdgeFaultCode.WORKER_NOT_RUNNING, text)
+        return run
+
+    def _attach(self, name: str) -> _Run | None:
+        """Find the living run and watch it. Raises `_NotInstalled` when it cannot be told which one lives."""
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            return None
+        try:
+            attached = attach(self._instances / name)
+            if attached is None:
+                return None
+            pidfd = attached.pidfd()
+        except (ShimFailed, OSError) as failed:
+            raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{name} cannot be reached: {failed}") from None
+        run = self._runs[name] = _Run(attached, HeldRings(name))
+        key = run.exit_key = self._on(lambda ctx: self._look(run, ctx))
+        self._exits.watch_stranger(attached.shim_pid, pidfd, lambda _: self._wakeups.ring(key))
+        return run
+
+    def _channel_for(self, order: InstallRing, run: _Run, ctx: Context) -> Channel:
+        """Raises `_NotInstalled` for a ring that must not, or cannot, be handed to this run."""
+        try:
+            ring = self._memory.ring(order.ring.ring_id)
+        except KeyError:
+            ring = None
+        if ring is None or (ring.arena, ring.generation, ring.layout) != (
+            order.instance_id,
+            order.ring.generation,
+            order.ring.layout,
+        ):
+            text = f"ring {order.ring.ring_id} is not laid out like that in the arena of {order.instance_id}"
+            raise _NotInstalled(EdgeFaultCode.ARENA_FAILED, text)
+        if len(run.rings) >= RINGS_AT_MOST:
+            text = f"{order.instance_id} has {RINGS_AT_MOST} rings, as many as a workload may have"
+            raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, text)
+        if run.channel is not None:
+            return run.channel
+        if len(run.rings):
+            text = f"the channel to {run.name} is lost ({run.lost}) and it may hold rings of it: restart it"
+            raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, text)
+        return self._open_channel(run, ctx)
+
+    def _uninstall(self, order: UninstallRing, ctx: Context) -> None:
+        run = self._runs.get(order.instance_id)
+        held = None if run is None else run.rings.get(order.ring_id)
+        if run is None or held is None:
+            # Never handed out by this process, or let go already
+            ctx.tell(_owner(ctx), WorkerQuiesced(instance_id=order.instance_id, ring_id=order.ring_id))
+            return
+        held.owner = _owner(ctx)
+        if held.holding is Holding.UNINSTALLING:
+            return  # the answer is on its way
+        held.holding = Holding.UNINSTALLING
+        if run.channel is None:
+            ctx.log("warning", "a ring stays until its workload is gone", ring=order.ring_id, reason=run.lost)
+        elif run.channel.recall(order.ring_id):
+            _tell([run.rings.let_go(order.ring_id)], ctx)
+        else:
+            run.channel.put(order.ring_id, uninstall_packet(order.ring_id, order.reason))
+            self._flush(run, ctx)
+
+    def _end(self, order: EndStream, ctx: Context) -> None:
+        run = self._runs.get(order.instance_id)
+        held = None if run is None else run.rings.get(order.ring_id)
+        if run is None or held is None or run.channel is None or held.ending or held.holding is Holding.UNINSTALLING:
+            return  # there is nobody to tell, or it was told
+        held.ending = True
+        run.channel.put(order.ring_id, end_packet(order.ring_id))
+        self._flush(run, ctx)
+
+    def _kill(self, order: KillWorker, ctx: Context) -> None:
+        name = order.instance_id
+        try:
+            run = self._runs.get(name) or self._attach(name)
+        except _NotInstalled as failed:
+            ctx.log("error", "a workload cannot be killed", instance=name, reason=failed.text)
+            return
+        if run is None:
+            ctx.tell(_owner(ctx), WorkerGone(instance_id=name, ring_ids=[]))
+            return
+        ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)
+        run.killers.add(_owner(ctx))
+        if not run.outlived:  # else the agent ends what is left of it
+            self._ask_shim(run, "stop 0", (), ctx, lambda text, ctx: self._stopped_or_killed(run, text, ctx))
+
+    def _stopped_or_killed(self, run: _Run, text: str, ctx: Context) -> None:
+        if text and self._runs.get(run.name) is run and run.attached.shim_lives():
+            ctx.log("error", "a shim does not stop its workload, killed", instance=run.name, reason=text)
+            run.attached.kill()
+
+    # the shim
+
+    def _open_channel(self, run: _Run, ctx: Context) -> Channel:
+        """Have the shim pass a new channel on; the rings' orders wait for its answer."""
+        try:
+            channel = run.channel = Channel(self._rights)
+        except OSError as error:
+            raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"no channel can be made: {error.strerror}") from None
+        run.lost, run.rings.surplus = "", 0
+        run.channel_key = self._on(lambda ctx: self._heard(run, channel, ctx))
+
+        def passed(text: str, ctx: Context) -> None:
+            if run.channel is not channel:
+                return  # lost meanwhile
+            if text:
+                self._lose_channel(run, text, ctx)
+            else:
+                channel.open()
+                self._flush(run, ctx)
+
+        self._ask_shim(run, f"pass {CHANNEL}", (channel.theirs.fileno(),), ctx, passed)
+        return channel
+
+    def _ask_shim(
+        self, run: _Run, request: str, fds: tuple[int, ...], ctx: Context, then: Callable[[str, Context], None]
+    ) -> None:
+        """Ask, and call `then` in a later turn: with nothing when the shim has done it, else with the reason."""
+        try:
+            control = run.attached.ask(request, fds)
+        except ShimFailed as error:
+            text = str(error)
+            ctx.after(0, Due(key=self._on(lambda ctx: then(text, ctx), once=True)))
+            return
+        self._asking.add(control)
+
+        def finish(ctx: Context, late: str) -> None:
+            if control not in self._asking:
+                return  # it was over before
+            self._asking.discard(control)
+            ctx.cancel(timer)
+            for key in keys:
+                self._actions.pop(key, None)
+            self._wakeups.drop(control.fileno())
+            text = late
+            try:
+                if not late:
+                    run.attached.answer(control)
+            except (ShimFailed, ValueError) as error:
+                text = str(error)
+            finally:
+                control.close()
+            then(text, ctx)
+
+        silence = f"the shim of {run.name} does not answer in {REPLY_TIMEOUT_S:g} s"
+        keys = self._on(lambda ctx: finish(ctx, "")), self._on(lambda ctx: finish(ctx, silence))
+        timer = ctx.after(REPLY_TIMEOUT_S, Due(key=keys[1]))
+        self._wakeups.arm(control.fileno(), keys[0])
+
+    # the channel
+
+    def _rights(self, ring_id: RingId) -> tuple[int, int, int]:
+        ring = self._memory.ring(ring_id)
+        return ring.arena_fd, ring.data_fd, ring.space_fd
+
+    def _flush(self, run: _Run, ctx: Context) -> None:
+        """Send what can be sent, and be woken for what comes next."""
+        channel = run.channel
+        if channel is None:
+            return
+        try:
+            dropped = channel.flush()
+        except ChannelEnded as ended:
+            self._closed(run, str(ended), ctx)
+            return
+        for ring_id in dropped:
+            channel.recall(ring_id)
+            text = f"ring {ring_id} was erased before {run.name} got it"
+            _tell([run.rings.not_installed(ring_id, EdgeFaultCode.ARENA_FAILED, text)], ctx)
+        if channel.scarce:
+            ctx.after(FLUSH_AGAIN_S, Due(key=self._on(lambda ctx: self._flush(run, ctx), once=True)))
+        self._wakeups.arm(channel.fileno(), run.channel_key, writing=channel.stuck)
+
+    def _heard(self, run: _Run, channel: Channel, ctx: Context) -> None:
+        try:
+            for packet in channel.receive():
+                reply = parse_reply(packet)
+                channel.heard(reply)
+                surplus = run.rings.surplus
+                told = run.rings.take(reply)
+                if told is not None:
+                    _tell([told], ctx)
+                elif run.rings.surplus > surplus:
+                    self._surplus(run, packet, ctx)
+        except ChannelEnded as ended:
+            self._closed(run, str(ended), ctx)
+        except MalformedReply as malformed:
+            self._counted["malformed"] += 1
+            text = f"{run.name} broke the protocol of its channel: {malformed}"
+            self._lose_channel(run, text, ctx)
+            self._fault_all(run, EdgeFaultCode.WORKER_REFUSED, text, ctx)
+        else:
+            self._flush(run, ctx)
+
+    def _surplus(self, run: _Run, packet: bytes, ctx: Context) -> None:
+        """Raises `MalformedReply` when it is too much."""
+        self._counted["surplus"] += 1
+        if run.rings.surplus > SURPLUS_AT_MOST:
+            raise MalformedReply(f"more than {SURPLUS_AT_MOST} packets that answer nothing")
+        if run.rings.surplus.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...: a flood fills no log
+            said = packet[:200].decode(errors="replace")
+            ctx.log("warning", "a workload answers what was not asked", instance=run.name, said=said)
+
+    def _closed(self, run: _Run, text: str, ctx: Context) -> None:
+        """Usually the workload has died; its rings are free only when all of it is gone."""
+        self._lose_channel(run, text, ctx)
+        if len(run.rings):
+            key = self._on(lambda ctx: self._fault_all(run, EdgeFaultCode.WORKER_CRASHED, text, ctx), once=True)
+            ctx.after(EOF_GRACE_S, Due(key=key))
+
+    def _fault_all(self, run: _Run, code: EdgeFaultCode, text: str, ctx: Context) -> None:
+        if self._runs.get(run.name) is run:  # else it is gone, and that was told
+            ctx.log("warning", "the channel to a workload is lost", instance=run.name, reason=text)
+            _tell(run.rings.fault_all(code, text), ctx)
+
+    def _lose_channel(self, run: _Run, text: str, ctx: Context) -> None:
+        """Rings that the workload never saw are free at once."""
+        channel, run.channel, run.lost = run.channel, None, text
+        if channel is None:
+            return
+        self._wakeups.drop(channel.fileno())
+        self._actions.pop(run.channel_key, None)
+        channel.close()
+        for ring_id in channel.unseen():
+            _tell([run.rings.not_installed(ring_id, EdgeFaultCode.WORKER_REFUSED, text)], ctx)
+
+    # the end of a run
+
+    def _look(self, run: _Run, ctx: Context) -> None:
+        """The shim has ended: tell that the run is gone when it is, else look again."""
+        if self._runs.get(run.name) is not run or run.attached.shim_lives():
+            return
+        if not run.attached.gone():
+            if not run.outlived:
+                run.outlived = True
+                ctx.log("warning", "a shim has ended without a record, processes of it are left", instance=run.name)
+            if not run.looking:
+                run.looking = True
+                ctx.after(run.look_again_s, Due(key=self._on(lambda ctx: self._look_again(run, ctx), once=True)))
+                run.look_again_s = min(2 * run.look_again_s, LOOK_AGAIN_MAX_S)
+            return
+        self._lose_channel(run, f"{run.name} is gone", ctx)
+        del self._runs[run.name]
+        self._actions.pop(run.exit_key, None)
+        run.attached.close()
+        _tell(run.rings.gone(run.killers), ctx)
+
+    def _look_again(self, run: _Run, ctx: Context) -> None:
+        run.looking = False
+        self._look(run, ctx)
+
+    # what comes later
+
+    def _on(self, action: Action, *, once: bool = False) -> int:
+        """A key for `action`, for the wake-ups or a timer."""
+        key = next(self._count)
+
+        def run_once(ctx: Context) -> None:
+            del self._actions[key]
+            action(ctx)
+
+        self._actions[key] = run_once if once else action
+        return key
+
+    def _act(self, key: int, ctx: Context) -> None:
+        action = self._actions.get(key)
+        if action is not None:
+            action(ctx)
+
+
+def _owner(ctx: Context) -> Address:
+    assert ctx.sender is not None, "orders have a sender"
+    return ctx.sender
+
+
+def _tell(reports: list[Told], ctx: Context) -> None:
+    for owner, report in reports:
+        ctx.tell(owner, report)
+
+
+__all__ = ["CHANNEL", "RINGS_AT_MOST", "LiveWorkersMessage", "Workers"]

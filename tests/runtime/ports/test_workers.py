@@ -1,0 +1,723 @@
+"""The live `workers` port: real shims, tiny workloads that speak the channel by hand, real memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.actor import Actor
+from messages.base import Address
+from messages.control import Epoch
+from messages.edge import DType, ObjectKind, ObjectSpec, RingDirection, RingLayout
+from messages.edge_end import EdgeFaultCode
+from messages.edge_ports import (
+    EndStream,
+    InstallRing,
+    KillWorker,
+    RingRef,
+    UninstallRing,
+    WorkerClosed,
+    WorkerFaulted,
+    WorkerGone,
+    WorkerInstalled,
+    WorkerQuiesced,
+    WorkerReport,
+)
+from messages.system import GetState
+from runtime.edges.memory import NodeMemory
+from runtime.kernel.envelope import Envelope, Kind, tag_of
+from runtime.kernel.live import LiveWorld
+from runtime.ports import workers as port
+from runtime.ports.workers import Workers
+from runtime.processes import proc
+from runtime.processes.exits import ExitWatch
+from runtime.shim import client
+from runtime.shim.client import LaunchSpec, ShimFailed, ShimHandle
+
+PYTHON = os.path.realpath(sys.executable)
+WORKERS, EDGES = Address("shed.edges/workers"), Address("shed.edges/edges")
+ID = "cam-0011aabb-n-0123456789abcdef"
+EPOCH = Epoch(term=1, number=4)
+ARENA_BYTES, CAPACITY, RING_BYTES = 1 << 24, 8064, 8192
+WAIT_S = 10
+
+SPEAK = """
+    import array, json, mmap, os, signal, socket, sys, time
+    shim = socket.socket(fileno=int(os.environ["SENNIT_SHIM_FD"]))
+
+    def channel():
+        text, fds, _, _ = socket.recv_fds(shim, 100, 1)
+        assert text == b"edges 1", text
+        return socket.socket(fileno=fds[0])
+
+    def wait():
+        shim.recv(100)
+
+    def take(c):
+        data, fds, _, _ = socket.recv_fds(c, 4097, 3)
+        return (json.loads(data) if data else None), fds
+
+    def say(c, **words):
+        c.send(json.dumps(words).encode())
+
+    def tell(text):
+        fd = os.open("fifo", os.O_WRONLY)
+        os.write(fd, text.encode() + b"\\n")
+        os.close(fd)
+
+    maps = {}
+
+    def obey(c, order, fds):
+        ring, do = order["ring"], order["do"]
+        if do == "install":
+            at = order["offset"]
+            maps[ring] = mmap.mmap(fds[0], order["end"] - at, offset=at), fds[1:], order
+            os.close(fds[0])
+            say(c, did="installed", ring=ring)
+        elif do == "uninstall":
+            memory, events, _ = maps.pop(ring)
+            memory.close()
+            for fd in events:
+                os.close(fd)
+            say(c, did="quiesced", ring=ring)
+
+    def serve(c):
+        while True:
+            order, fds = take(c)
+            if order is None:
+                return
+            obey(c, order, fds)
+"""
+
+
+class Edges(Actor):
+    """Keeps what the port reports."""
+
+    mailbox = WorkerReport
+
+    def __init__(self, reports):
+        self._reports = reports
+
+    def receive(self, message, ctx):
+        self._reports.put(message)
+
+
+class Node:
+    """An edges process as far as the port sees it, and the workloads of its node."""
+
+    def __init__(self, root: Path) -> None:
+        self.instances = root / "instances"
+        self.logged = []
+        self.memory = NodeMemory()
+        self.begin()
+        self.handles = []
+        self.ended = queue.Queue()
+        self.rings = 0
+        self._fifos = {}
+        self._heard = {}
+
+    def begin(self) -> None:
+        """A new life of the edges process: nothing of the old is left but what the system keeps."""
+        self.reports = queue.Queue()
+        self.exits = ExitWatch(lambda error: self.logged.append(("error", "watch", repr(error))))
+        self.world = LiveWorld("shed.edges", lambda level, _, text, fields: self.logged.append((level, text, fields)))
+        self.world.spawn(EDGES, lambda: Edges(self.reports))
+        self.world.spawn(WORKERS, lambda: Workers(self.memory, self.instances, self.exits))
+
+    def end(self) -> None:
+        ended = queue.Queue()
+        self.world.on_end = lambda address, *_: ended.put(address)
+        count = len(self.world.cells)
+        self.world.close()
+        for _ in range(count):
+            ended.get(timeout=WAIT_S)
+        self.exits.close()
+
+    def close(self) -> None:
+        self.end()
+        for fd in self._fifos.values():
+            os.close(fd)
+        for directory in self.instances.iterdir():
+            with contextlib.suppress(ShimFailed, OSError, ValueError):
+                found = client.adopt(directory)
+                if isinstance(found, ShimHandle):
+                    os.kill(found.shim_pid, signal.SIGKILL)
+                    found.close()
+                    client.sweep(json.loads((directory / "run/state.json").read_bytes()))
+        self.memory.close()
+
+    # the agent's part
+
+    def start(self, body: str, name: str = ID, epoch: Epoch = EPOCH, **options) -> ShimHandle:
+        directory = self.instances / name
+        if name not in self._fifos:
+            (directory / "data").mkdir(parents=True)
+            os.mkfifo(directory / "data" / "fifo")
+            self._fifos[name] = os.open(directory / "data" / "fifo", os.O_RDWR | os.O_NONBLOCK)
+            self._heard[name] = b""
+        program = textwrap.dedent(SPEAK) + textwrap.dedent(body)
+        spec = LaunchSpec(
+            instance_id=name,
+            epoch=str(epoch),
+            argv=[PYTHON, "-I", "-S", "-c", program],
+            environment={"PATH": "/usr/bin:/bin", "SENNIT_INSTANCE": name},
+            **({"ram_mb": 512, "output_limit": 65536, "grace_ms": 300} | options),
+        )
+        handle = client.start(directory, spec)
+        handle.watch(self.exits, self.ended.put)
+        self.handles.append(handle)
+        return handle
+
+    def hear(self, name: str = ID) -> str:
+        """The next line that the workload writes to its fifo."""
+        while b"\n" not in self._heard[name]:
+            ready = select.select([self._fifos[name]], [], [], WAIT_S)[0]
+            assert ready, f"the workload is silent, heard {self._heard[name]!r}; {self.stderr(name)}"
+            self._heard[name] += os.read(self._fifos[name], 65536)
+        line, _, self._heard[name] = self._heard[name].partition(b"\n")
+        return line.decode()
+
+    def stderr(self, name: str = ID) -> str:
+        return client.read_output(self.instances / name, "stderr", 0, 65536)[0].decode()
+
+    def collect(self, name: str = ID):
+        self.ended.get(timeout=WAIT_S)
+        return client.collect(self.instances / name)
+
+    # orders and reports
+
+    def tell(self, message) -> None:
+        taken = self.world.deliver(Envelope(Kind.TELL, WORKERS, EDGES, message, tag=tag_of(type(message))))
+        assert taken
+
+    def ref(self, name: str = ID, *, formatted: bool = True, generation: int = 3) -> RingRef:
+        self.rings += 1
+        start = (self.rings - 1) * RING_BYTES
+        layout = RingLayout(
+            start_offset=start,
+            header_offset=start,
+            data_offset=start + 128,
+            end_offset=start + RING_BYTES,
+            data_bytes=CAPACITY,
+            alignment=4096,
+        )
+        ref = RingRef(arena=name, ring_id=self.rings, generation=generation, layout=layout)
+        if formatted:
+            self.memory.format_ring(ref, ARENA_BYTES)
+        return ref
+
+    def install(self, ref: RingRef, name: str = ID, epoch: Epoch = EPOCH, direction=RingDirection.INGRESS) -> int:
+        spec = ObjectSpec(kind=ObjectKind.ACTIVATION, dtype=DType.F16, max_extent_bytes=4096)
+        self.tell(
+            InstallRing(
+                instance_id=name,
+                epoch=epoch,
+                edge_id=70 + ref.ring_id,
+                ring=ref,
+                port="in",
+                direction=direction,
+                object_spec=spec,
+            )
+        )
+        return ref.ring_id
+
+    def installed(self, name: str = ID) -> int:
+        """A ring that the workload has."""
+        ring = self.install(self.ref(name), name)
+        assert self.report() == WorkerInstalled(instance_id=name, ring_id=ring)
+        return ring
+
+    def uninstall(self, ring: int, name: str = ID) -> None:
+        self.tell(UninstallRing(instance_id=name, ring_id=ring, reason="the edge is stopped"))
+
+    def report(self):
+        try:
+            return self.reports.get(timeout=WAIT_S)
+        except queue.Empty:
+            raise AssertionError(f"no report; logged {self.logged}") from None
+
+    def state(self):
+        """Also: every order before it was handled."""
+        return self.world.main.ask(WORKERS, GetState(), timeout_s=WAIT_S).state
+
+    def settle(self):
+        """Everything that was ordered so far was handled, and nothing was reported."""
+        self.state()
+        assert self.reports.empty(), self.reports.get()
+
+
+@pytest.fixture
+def node(tmp_path):
+    (tmp_path / "instances").mkdir()
+    node = Node(tmp_path)
+    yield node
+    node.close()
+    assert not [entry for entry in node.logged if "crashed" in entry[1] or entry[1] == "watch"]
+
+
+def alive(pid: int) -> bool:
+    found = proc.stat(pid)
+    return found is not None and found.state != "Z"
+
+
+def descriptors(pid: int | str = "self") -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_a_ring_reaches_the_memory_of_the_workload_with_all_that_describes_it(node):
+    node.start(
+        """
+        c = channel()
+        order, fds = take(c)
+        obey(c, order, fds)
+        memory, (data, space), _ = maps[order["ring"]]
+        tell(json.dumps(order))
+        at = order["data"] - order["offset"]
+        tell(memory[at:at + os.eventfd_read(data)].decode())
+        memory[at:at + 3] = b"DEF"
+        os.eventfd_write(space, 3)
+        memory.close()
+        tell("done")
+        serve(c)
+        """
+    )
+    ref = node.ref()
+    ring = node.memory.ring(ref.ring_id)
+    ring.data[:3] = b"abc"
+    os.eventfd_write(ring.data_fd, 3)
+    node.install(ref)
+    assert node.report() == WorkerInstalled(instance_id=ID, ring_id=ref.ring_id)
+    assert json.loads(node.hear()) == {
+        "do": "install",
+        "ring": 1,
+        "edge": 71,
+        "port": "in",
+        "direction": "ingress",
+        "offset": 0,
+        "header": 0,
+        "data": 128,
+        "end": 8192,
+        "capacity": CAPACITY,
+        "generation": 3,
+        "max_extent": 4096,
+        "alignment": 2,
+    }
+    assert (node.hear(), node.hear()) == ("abc", "done")
+    assert os.eventfd_read(ring.space_fd) == 3
+    assert bytes(ring.data[:3]) == b"DEF"
+
+
+def test_a_ring_is_let_go_when_the_workload_has_unmapped_it(node):
+    node.start("serve(channel())")
+    ring = node.installed()
+    node.uninstall(ring)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    node.uninstall(ring)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring), "known to be let go: answered at once"
+
+
+def test_one_channel_carries_all_rings_of_a_run(node):
+    node.start("c = channel(); serve(c)")
+    rings = [node.install(node.ref()) for _ in range(9)]
+    assert [node.report().ring_id for _ in rings] == rings
+    assert node.state()["runs"][ID]["rings"] == {str(ring): "installed" for ring in rings}
+
+
+def test_a_ring_that_is_there_already_is_told_again(node):
+    node.start("serve(channel())")
+    ref = node.ref()
+    for _ in range(2):
+        node.install(ref)
+        assert node.report() == WorkerInstalled(instance_id=ID, ring_id=ref.ring_id)
+
+
+def test_the_end_of_the_stream_and_the_close_of_a_port_are_passed_on(node):
+    node.start(
+        """
+        c = channel()
+        obey(c, *take(c))
+        order, _ = take(c)
+        tell(json.dumps(order))
+        say(c, did="closed", ring=order["ring"])
+        serve(c)
+        """
+    )
+    ring = node.installed()
+    for _ in range(2):
+        node.tell(EndStream(instance_id=ID, ring_id=ring))
+    assert json.loads(node.hear()) == {"do": "end", "ring": ring}
+    assert node.report() == WorkerClosed(instance_id=ID, ring_id=ring)
+    node.uninstall(ring)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring), "the end was sent once"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("ring_header_changed", EdgeFaultCode.RING_HEADER_CHANGED),
+        ("edges_restarted", EdgeFaultCode.WORKER_REFUSED),
+        ("no such code", EdgeFaultCode.WORKER_REFUSED),
+    ],
+)
+def test_what_a_workload_complains_of_is_passed_on(node, code, told):
+    node.start(
+        f"""
+        c = channel()
+        order, _ = take(c)
+        say(c, did="refused", ring=order["ring"], code={code!r}, text="no\\x1b[2J")
+        obey(c, *take(c))
+        for ring in maps:
+            say(c, did="fault", ring=ring, code={code!r}, text="bad")
+            say(c, did="fault", ring=ring, code={code!r}, text="bad again")
+        serve(c)
+        """
+    )
+    first = node.install(node.ref())
+    refused = node.report()
+    assert (type(refused), refused.ring_id, refused.code, refused.holds) == (WorkerFaulted, first, told, False)
+    assert "\x1b" not in refused.text
+    second = node.installed()
+    fault = node.report()
+    assert (type(fault), fault.ring_id, fault.code, fault.holds) == (WorkerFaulted, second, told, True)
+    node.uninstall(second)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=second), "a fault is told once"
+
+
+def test_a_ring_of_an_instance_that_is_not_there_is_refused(node):
+    for name in ("nobody-here", "..", ".hidden", "a/b", ""):
+        ref = node.ref(name)
+        node.install(ref, name)
+        fault = node.report()
+        assert (fault.code, fault.holds) == (EdgeFaultCode.WORKER_NOT_RUNNING, False)
+        node.uninstall(ref.ring_id, name)
+        assert node.report() == WorkerQuiesced(instance_id=name, ring_id=ref.ring_id)
+
+
+def test_a_ring_for_another_epoch_is_refused_and_the_workload_undisturbed(node):
+    node.start("serve(channel())")
+    for number in (3, 5):
+        node.install(node.ref(), epoch=Epoch(term=1, number=number))
+        fault = node.report()
+        assert (fault.code, fault.holds) == (EdgeFaultCode.WORKER_NOT_RUNNING, False)
+        assert f"1.{number}" in fault.text
+    node.installed()
+
+
+def test_a_ring_that_is_not_laid_out_so_is_refused(node):
+    node.start("serve(channel())", name="other")
+    node.start("serve(channel())")
+    unformatted = node.ref(formatted=False)
+    stranger = node.ref("other")
+    stale = node.ref()
+    stale = RingRef(arena=ID, ring_id=stale.ring_id, generation=2, layout=stale.layout)
+    for ref in (unformatted, stranger, stale):
+        node.install(ref)
+        fault = node.report()
+        assert (fault.code, fault.holds) == (EdgeFaultCode.ARENA_FAILED, False)
+
+
+def test_a_workload_that_ends_is_gone_with_all_its_rings(node):
+    node.start("c = channel(); obey(c, *take(c)); obey(c, *take(c)); os._exit(3)")
+    rings = [node.install(node.ref()) for _ in range(2)]
+    reports = [node.report() for _ in range(3)]
+    assert reports[-1] == WorkerGone(instance_id=ID, ring_ids=rings)
+    assert node.state()["runs"] == {}
+    node.uninstall(rings[0])
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=rings[0])
+
+
+def test_a_crashed_workload_is_gone_only_when_its_last_descendant_is(node):
+    node.start(
+        """
+        c = channel()
+        obey(c, *take(c))
+        signal.signal(signal.SIGTERM, lambda *_: tell("asked to end"))
+        if os.fork() == 0:
+            os.setsid()
+            c.close()
+            tell(str(os.getpid()))
+            while True:
+                time.sleep(1000)
+        wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        grace_ms=1500,
+    )
+    ring = node.installed()
+    child = int(node.hear())
+    node.handles[0].pass_descriptors("die", [])
+    assert node.hear() == "asked to end"
+    fault = node.report()
+    assert (type(fault), fault.code, fault.holds) == (WorkerFaulted, EdgeFaultCode.WORKER_CRASHED, True)
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert not alive(child), "told before the last was gone"
+
+
+def test_a_killed_shim_frees_nothing_before_the_agent_has_swept(node):
+    handle = node.start(
+        """
+        c = channel()
+        obey(c, *take(c))
+        if os.fork() == 0:
+            os.setsid()
+            tell(str(os.getpid()))
+            time.sleep(1000)
+        time.sleep(1000)
+        """
+    )
+    ring = node.installed()
+    child = int(node.hear())
+    os.kill(handle.shim_pid, signal.SIGKILL)
+    node.ended.get(timeout=WAIT_S)
+    deadline = time.monotonic() + WAIT_S
+    while not any("without a record" in text for _, text, _ in node.logged):
+        assert time.monotonic() < deadline
+        node.state()
+    assert alive(child)
+    node.uninstall(ring)
+    node.settle()
+    client.collect(node.instances / ID)
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert not alive(child)
+
+
+def test_a_run_whose_shim_was_killed_is_gone_when_the_next_one_runs(node):
+    """The new run bears the same mark: what it holds is not the old one's."""
+    handle = node.start("c = channel(); serve(c)")
+    ring = node.installed()
+    os.kill(handle.shim_pid, signal.SIGKILL)
+    node.ended.get(timeout=WAIT_S)
+    node.start("serve(channel())")
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    node.installed()
+
+
+def test_the_next_run_of_an_instance_gets_a_channel_of_its_own(node):
+    node.start("c = channel(); obey(c, *take(c)); wait(); sys.exit()")
+    ring = node.installed()
+    node.handles[-1].pass_descriptors("end", [])
+    node.collect()
+    node.start("serve(channel())")
+    second = node.install(node.ref())
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert node.report() == WorkerInstalled(instance_id=ID, ring_id=second)
+
+
+def test_a_closed_channel_is_no_proof(node):
+    node.start("c = channel(); obey(c, *take(c)); c.close(); tell('closed'); wait()")
+    ring = node.installed()
+    assert node.hear() == "closed"
+    fault = node.report()
+    assert (type(fault), fault.ring_id, fault.code, fault.holds) == (
+        WorkerFaulted,
+        ring,
+        EdgeFaultCode.WORKER_CRASHED,
+        True,
+    )
+    node.uninstall(ring)
+    node.install(node.ref())
+    refused = node.report()
+    assert (refused.code, refused.holds) == (EdgeFaultCode.WORKER_REFUSED, False)
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+
+
+def test_a_workload_that_closed_an_empty_channel_gets_another(node):
+    node.start("c = channel(); obey(c, *take(c)); obey(c, *take(c)); c.close(); serve(channel())")
+    ring = node.installed()
+    node.uninstall(ring)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    deadline = time.monotonic() + WAIT_S
+    while node.state()["runs"][ID]["channel"] == "open":
+        assert time.monotonic() < deadline
+    node.installed()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "b'not json'",
+        "b'{}'",
+        "b'[1]'",
+        "b'\\xff\\xfe'",
+        'b\'{"did":"installed"}\'',
+        'b\'{"did":"installed","ring":-1}\'',
+        'b\'{"did":"installed","ring":1e3}\'',
+        'b\'{"did":"installed","ring":18446744073709551616}\'',
+        'b\'{"did":"installed","ring":1,"more":2}\'',
+        'b\'{"did":"exploded","ring":1}\'',
+        "b'[' * 4000",
+        'b\'{"did":"fault","ring":1,"text":"\' + b"x" * 5000 + b\'"}\'',
+        "b'x' * 100_000",
+    ],
+)
+def test_a_workload_that_talks_nonsense_loses_its_channel_and_not_its_rings(node, said):
+    node.start(f"c = channel(); obey(c, *take(c)); obey(c, *take(c)); c.send({said}); tell(str(take(c))); wait()")
+    rings = [node.installed() for _ in range(2)]
+    faults = [node.report() for _ in rings]
+    assert [(one.ring_id, one.code, one.holds) for one in faults] == [
+        (ring, EdgeFaultCode.WORKER_REFUSED, True) for ring in rings
+    ]
+    assert node.hear() == "(None, [])", "the channel is closed"
+    node.tell(KillWorker(instance_id=ID, reason="test"))
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=rings)
+
+
+def test_answers_about_rings_that_nobody_asked_about_are_counted_and_a_flood_ends_the_channel(node):
+    node.start(
+        """
+        c = channel()
+        obey(c, *take(c))
+        for did in ("installed", "quiesced", "refused", "closed", "fault"):
+            say(c, did=did, ring=999)
+        say(c, did="quiesced", ring=1)
+        obey(c, *take(c))
+        wait()
+        while True:
+            say(c, did="installed", ring=1)
+        """
+    )
+    ring, other = node.installed(), node.installed()
+    assert node.state()["counted"] == {"surplus": 6, "malformed": 0}
+    assert node.state()["runs"][ID]["rings"] == {"1": "installed", "2": "installed"}
+    node.handles[0].pass_descriptors("go on", [])
+    faults = [node.report(), node.report()]
+    assert [one.ring_id for one in faults] == [ring, other]
+    assert node.state()["counted"] == {"surplus": port.SURPLUS_AT_MOST + 1, "malformed": 1}
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring, other])
+
+
+def test_descriptors_that_a_workload_sends_are_not_kept(node):
+    node.start(
+        """
+        c = channel()
+        for _ in range(3):
+            order, fds = take(c)
+            socket.send_fds(c, [json.dumps({"did": "installed", "ring": order["ring"]}).encode()], fds * 20)
+        take(c)
+        """
+    )
+    node.installed()
+    before = descriptors()
+    for _ in range(2):
+        node.installed()
+    assert descriptors() == before + 2 * 3, "two eventfds and a mapping of each ring, and nothing else"
+
+
+def test_a_silent_workload_blocks_nobody_and_is_killed_when_told(node):
+    node.start("c = channel(); tell('here'); wait()")
+    node.start("serve(channel())", name="other")
+    rings = [node.install(node.ref()) for _ in range(9)]
+    assert node.hear() == "here"
+    node.installed("other")
+    for ring in rings:
+        node.uninstall(ring)
+    unseen = [node.report() for _ in range(5)]
+    assert unseen == [WorkerQuiesced(instance_id=ID, ring_id=ring) for ring in rings[4:]], "they never left"
+    node.settle()
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=rings[:4])
+
+
+def test_a_workload_has_room_for_as_many_rings_as_it_may_have(node):
+    """Within the limits of every workload: 256 descriptors, its RAM as address space."""
+    node.start("serve(channel())", ram_mb=64)
+    rings = [node.install(node.ref()) for _ in range(port.RINGS_AT_MOST)]
+    assert [node.report() for _ in rings] == [WorkerInstalled(instance_id=ID, ring_id=ring) for ring in rings]
+    surplus = node.install(node.ref())
+    fault = node.report()
+    assert (fault.ring_id, fault.code, fault.holds) == (surplus, EdgeFaultCode.WORKER_REFUSED, False)
+    for ring in rings:
+        node.uninstall(ring)
+    assert [node.report() for _ in rings] == [WorkerQuiesced(instance_id=ID, ring_id=ring) for ring in rings]
+
+
+def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node):
+    handle = node.start("serve(channel())")
+    node.start("serve(channel())", name="other")
+    os.kill(handle.shim_pid, signal.SIGSTOP)
+    rings = [node.install(node.ref()) for _ in range(2)]
+    node.installed("other")
+    for ring in rings:
+        fault = node.report()
+        assert (fault.ring_id, fault.code, fault.holds) == (ring, EdgeFaultCode.WORKER_REFUSED, False)
+        assert "does not answer" in fault.text
+    os.kill(handle.shim_pid, signal.SIGCONT)
+    node.settle()
+
+
+def test_a_silent_shim_is_killed_when_its_workload_must_end(node):
+    handle = node.start("serve(channel())")
+    ring = node.installed()
+    os.kill(handle.shim_pid, signal.SIGSTOP)
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert not alive(handle.pid)
+
+
+def test_killing_what_does_not_run_is_answered(node):
+    node.tell(KillWorker(instance_id="nobody", reason="test"))
+    assert node.report() == WorkerGone(instance_id="nobody", ring_ids=[])
+
+
+def test_a_new_edges_process_reaches_the_workloads_of_the_old(node):
+    node.start(
+        """
+        while True:
+            serve(channel())
+            for memory, events, _ in maps.values():
+                memory.close()
+                for fd in events:
+                    os.close(fd)
+            maps.clear()
+            tell("dropped")
+        """
+    )
+    for _ in range(3):
+        node.installed()
+        node.end()
+        assert node.hear() == "dropped"
+        node.begin()
+
+
+def test_rounds_of_install_and_uninstall_leave_no_descriptor_behind(node):
+    handle = node.start("serve(channel())")
+    ref = node.ref()
+
+    def once():
+        node.install(ref)
+        assert node.report() == WorkerInstalled(instance_id=ID, ring_id=ref.ring_id)
+        node.uninstall(ref.ring_id)
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ref.ring_id)
+
+    once()
+    before = descriptors(), descriptors(handle.pid), descriptors(handle.shim_pid)
+    for _ in range(200):
+        once()
+    assert (descriptors(), descriptors(handle.pid), descriptors(handle.shim_pid)) == before
+
+
+def test_runs_leave_no_descriptor_behind(node):
+    def once():
+        node.start("c = channel(); obey(c, *take(c)); wait()")
+        ring = node.installed()
+        node.handles[-1].pass_descriptors("end", [])
+        assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+        node.collect()
+        node.memory.erase_ring(ring)
+
+    once()
+    before = descriptors()
+    for _ in range(5):
+        once()
+    assert descriptors() == before
