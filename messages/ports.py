@@ -24,6 +24,8 @@ class PortRefusal(StrEnum):
     EXISTS = "exists"
     ADMISSION = "admission"
     INVALID_STATE = "invalid_state"
+    NO_MEMORY = "no_memory"
+    NO_DESCRIPTORS = "no_descriptors"
 
 
 # store: small documents of one process, replaced whole and durably
