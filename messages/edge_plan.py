@@ -20,6 +20,7 @@ class EdgePlanRefusal(StrEnum):
     GOVERNANCE = "governance"
     NO_RECORD = "no_record"
     STALE_STATE = "stale_state"
+    STOPPING = "stopping"
 
 
 class EdgePhase(StrEnum):
@@ -82,7 +83,7 @@ class AddEdge(Request[EdgeAdded], frozen=True, kw_only=True):
 class RemoveEdge(Request[Done], frozen=True, kw_only=True):
     """End an edge and forget it (`sennit edge stop`); `edge` is its name, `source->target`, or its edge id.
 
-    Answered when both ends are stopped, or refused.
+    Answered when both ends are stopped; refused `stopping` when that takes longer than can be waited, and goes on.
     """
 
     edge: str
