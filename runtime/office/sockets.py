@@ -41,10 +41,18 @@ class Keys:
 
 
 class Sockets:
-    """The sockets of one office: one context, made, used and ended by one thread."""
+    """The sockets of one office: one context, made, used and ended by one thread.
 
-    def __init__(self, keys: Keys) -> None:
+    `high_water`: messages that a connection holds in each direction; `max_message_bytes`: a peer that sends a larger
+    part loses its connection. By default those of an office.
+    """
+
+    def __init__(self, keys: Keys, *, high_water: int | None = None, max_message_bytes: int | None = None) -> None:
         self._keys = keys
+        self._high_water = HIGH_WATER if high_water is None else high_water
+        self._max_message_bytes = (
+            MAX_MESSAGE_BYTES + MAX_HEADER_BYTES if max_message_bytes is None else max_message_bytes
+        )
         self.context = zmq.Context(io_threads=1)
         self.context.linger = 0
 
@@ -83,9 +91,9 @@ class Sockets:
     def _socket(self, kind: int) -> Socket:
         socket = self.context.socket(kind)
         socket.linger = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + MAX_HEADER_BYTES)
-        socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
-        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._max_message_bytes)
+        socket.setsockopt(zmq.SNDHWM, self._high_water)
+        socket.setsockopt(zmq.RCVHWM, self._high_water)
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
