@@ -27,7 +27,7 @@ PACKAGES = Path(__file__).resolve().parents[2] / "scenarios" / "packages"
 DEADLINE_S = 20
 
 
-@pytest.fixture(params=["hostwatch", "feed"])
+@pytest.fixture(params=["hostwatch", "feed", "source", "transform", "sink", "trend"])
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> VerifiedPackage:
     return verified(request.param, tmp_path)
 

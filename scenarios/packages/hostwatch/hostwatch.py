@@ -5,6 +5,10 @@
 
 Fields: sample (from 1), wall_ms (Unix), load_1m, memory_total_bytes, memory_available_bytes, processors, cpu_busy (0..1
 over the time since the last reading), context_switches and processes_started (both per second over that time).
+
+Each sample is offered on port `out` too, as an F16 activation: eight little-endian half floats, in the order of
+`VECTOR`, scaled to what a half float holds; its object id is the number of the sample. Where no edge has room for it,
+or none is there, it is only printed; nothing waits for an edge.
 """
 
 from __future__ import annotations
@@ -13,13 +17,38 @@ import argparse
 import json
 import os
 import signal
+import struct
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+try:
+    from runtime.workload import NotAWorkload, PortError, Ports
+except ImportError:  # an interpreter without sennit, and so without a node: it only prints
+    Ports = None
 
 PROC = Path("/proc")
 SETTLE_S = 0.25
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+GIB = 2.0**30
+VECTOR = (
+    ("load_1m", "load_1m", 1.0),
+    ("cpu_busy", "cpu_busy", 1.0),
+    ("memory_total_gib", "memory_total_bytes", 1 / GIB),
+    ("memory_available_gib", "memory_available_bytes", 1 / GIB),
+    ("processors", "processors", 1.0),
+    ("context_switches_thousands", "context_switches", 1e-3),
+    ("processes_started", "processes_started", 1.0),
+    ("sample_modulo_2048", "sample", 1.0),
+)
+"""What each half float is: its name, the field of the line, by what that is multiplied."""
+
+HALF_MAX = 65_504.0
+HALF_EXACT = 2048
+"""Up to here a half float holds every whole number."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +100,28 @@ def measure(before: Reading, now: Reading) -> dict[str, object]:
     }
 
 
+def vector(line: Mapping[str, Any]) -> bytes:
+    """A sample as half floats; what is larger than one can be is the largest."""
+    scaled = [float(line[field]) * factor for _, field, factor in VECTOR[:-1]]
+    return struct.pack("<8e", *(min(value, HALF_MAX) for value in scaled), line["sample"] % HALF_EXACT)
+
+
+def open_port() -> Any:
+    """The port `out`; None where no node runs this program."""
+    try:
+        return None if Ports is None else Ports.from_environment().output("out")
+    except NotAWorkload:
+        return None
+
+
+def offer(port: Any, line: Mapping[str, Any]) -> None:
+    """Offer a sample to the edges that are there."""
+    try:
+        port.offer(vector(line), object_id=line["sample"])
+    except PortError as error:  # for example an edge that takes smaller objects only
+        print(f"hostwatch: sample {line['sample']} was not offered: {error}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="hostwatch", description="Measure the node this runs on.")
     mode = parser.add_mutually_exclusive_group(required=True)
@@ -81,6 +132,7 @@ def main() -> int:
     if options.interval is not None and not 1 <= options.interval <= 3600:
         parser.error("--interval must be 1 to 3600 seconds")
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are waited for, so no line is ever cut in two
+    port = open_port()
     before, sample = read_counters(), 0
     due = before.at + SETTLE_S
     while signal.sigtimedwait(STOP_SIGNALS, max(0.0, due - time.monotonic())) is None:
@@ -88,6 +140,8 @@ def main() -> int:
         sample += 1
         line = {"sample": sample, **({"label": options.label} if options.label else {}), **measure(before, now)}
         print(json.dumps(line), flush=True)
+        if port is not None:
+            offer(port, line)
         if options.once:
             return 0
         before = now
