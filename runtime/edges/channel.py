@@ -61,9 +61,8 @@ class Channel:
         return self._socket.fileno()
 
     def open(self) -> None:
-        """The workload has its end, or will have it: orders may go out with the next `flush`."""
+        """The workload has taken its end: orders may go out with the next `flush`."""
         self._open = True
-        self.theirs.close()
 
     def put(self, ring: RingId, packet: bytes, *, install: bool = False) -> None:
         """Send `packet` about `ring` after those before it, with the next `flush`."""

@@ -102,8 +102,8 @@ class HeldRings:
             case Installed(), HeldRing(holding=Holding.INSTALLING):
                 ring.holding = Holding.INSTALLED
                 return ring.owner, WorkerInstalled(instance_id=name, ring_id=ring_id)
-            case Installed(), HeldRing(holding=Holding.UNINSTALLING):
-                return None  # it crossed our order to let go
+            case ((Installed() | Refused()), HeldRing(holding=Holding.UNINSTALLING)):
+                return None  # it crossed our order to let go, which is answered next
             case Refused(), HeldRing(holding=Holding.INSTALLING):
                 return self.not_installed(ring_id, *fault_of(reply))
             case ((Refused() | Quiesced()), HeldRing(holding=Holding.UNINSTALLING)):

@@ -50,10 +50,11 @@ class Wakeups:
             self._epoll.unregister(fd)
 
     def ring(self, key: int) -> None:
-        """Ring `key` now; from any thread."""
+        """Ring `key` now; from any thread, even when all is closed."""
         with self._lock:
-            self._due[key] = None
-        os.eventfd_write(self._wake, 1)
+            if not self._closing:
+                self._due[key] = None
+                os.eventfd_write(self._wake, 1)
 
     def take(self) -> list[int]:
         """What rang since the last time."""
@@ -64,8 +65,9 @@ class Wakeups:
         return due
 
     def close(self) -> None:
-        self._closing = True
-        os.eventfd_write(self._wake, 1)
+        with self._lock:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
         self._thread.join(5)
         self._epoll.close()
         os.close(self._wake)

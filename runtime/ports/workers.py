@@ -11,15 +11,12 @@ nothing. A clock never does either: without a proof it is looked again.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
 from actors.actor import Actor, Context
-from messages.base import Address, Message
+from messages.base import Address
 from messages.edge import RingId
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import (
@@ -35,15 +32,13 @@ from messages.edge_ports import (
 )
 from runtime.edges.channel import Channel, ChannelEnded
 from runtime.edges.held_rings import HeldRings, Holding, Told
+from runtime.edges.introduction import ShimTalk
+from runtime.edges.later import Due, Later, Woken
 from runtime.edges.memory import NodeMemory
 from runtime.edges.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
-from runtime.edges.wakeups import Wakeups
 from runtime.processes.exits import ExitWatch
 from runtime.shim.attach import AttachedRun, attach
-from runtime.shim.client import REPLY_TIMEOUT_S, ShimFailed
-
-CHANNEL = "edges 1"
-"""The text beside the channel's descriptor, for the workload."""
+from runtime.shim.client import ShimFailed
 
 RINGS_AT_MOST = 64
 """Of one workload. Each takes three of its 256 descriptors: two eventfds, and the copy that a Python mapping keeps."""
@@ -54,21 +49,11 @@ SURPLUS_AT_MOST = 256
 EOF_GRACE_S = 0.5
 """A workload that dies closes its channel a moment before its end is seen."""
 
+TAKE_S = 8.0
+"""A workload may need so long to take its channel; less than the deadline of an install, which knows no reason."""
+
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 0.05, 2.0
 FLUSH_AGAIN_S = 0.1
-
-Action = Callable[[Context], None]
-
-
-class Woken(Message, frozen=True):
-    """The port's own: descriptors want attention."""
-
-
-class Due(Message, frozen=True):
-    """The port's own timer."""
-
-    key: int
-
 
 LiveWorkersMessage = WorkersMessage | Woken | Due
 
@@ -105,28 +90,26 @@ class _Run:
 class Workers(Actor[LiveWorkersMessage]):
     """`memory` has the rings, `instances` is the launcher's folder, `exits` this process's one watch.
 
-    Reports are told to whoever ordered the ring.
+    Reports are told to whoever ordered the ring. `take_s`: how long a workload may need to take its channel.
     """
 
     mailbox: ClassVar = LiveWorkersMessage
 
-    def __init__(self, memory: NodeMemory, instances: Path, exits: ExitWatch) -> None:
+    def __init__(self, memory: NodeMemory, instances: Path, exits: ExitWatch, *, take_s: float = TAKE_S) -> None:
         self._memory = memory
         self._instances = instances
         self._exits = exits
         self._runs: dict[str, _Run] = {}
-        self._count = count(1)
-        self._actions: dict[int, Action] = {}
-        self._asking: set[socket.socket] = set()
+        self._take_s = take_s
         self._counted = {"surplus": 0, "malformed": 0}
 
     def started(self, ctx: Context) -> None:
-        self._wakeups = Wakeups(lambda: ctx.tell(ctx.address, Woken()))
+        self._later = Later(ctx)
+        self._shims = ShimTalk(self._later, self._take_s)
 
     def stopped(self, ctx: Context) -> None:  # noqa: ARG002
-        self._wakeups.close()
-        for control in self._asking:
-            control.close()
+        self._later.close()
+        self._shims.close()
         for run in self._runs.values():
             if run.channel is not None:
                 run.channel.close()
@@ -156,11 +139,8 @@ class Workers(Actor[LiveWorkersMessage]):
                 self._end(message, ctx)
             case KillWorker():
                 self._kill(message, ctx)
-            case Woken():
-                for key in self._wakeups.take():
-                    self._act(key, ctx)
-            case Due(key=key):
-                self._act(key, ctx)
+            case Woken() | Due():
+                self._later.act(message, ctx)
 
     # orders
 
@@ -215,8 +195,8 @@ class Workers(Actor[LiveWorkersMessage]):
         except (ShimFailed, OSError) as failed:
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{name} cannot be reached: {failed}") from None
         run = self._runs[name] = _Run(attached, HeldRings(name))
-        key = run.exit_key = self._on(lambda ctx: self._look(run, ctx))
-        self._exits.watch_stranger(attached.shim_pid, pidfd, lambda _: self._wakeups.ring(key))
+        key = run.exit_key = self._later.on(lambda ctx: self._look(run, ctx))
+        self._exits.watch_stranger(attached.shim_pid, pidfd, lambda _: self._later.ring(key))
         return run
 
     def _channel_for(self, order: InstallRing, run: _Run, ctx: Context) -> Channel:
@@ -283,72 +263,37 @@ class Workers(Actor[LiveWorkersMessage]):
         ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)
         run.killers.add(_owner(ctx))
         if not run.outlived:  # else the agent ends what is left of it
-            self._ask_shim(run, "stop 0", (), ctx, lambda text, ctx: self._stopped_or_killed(run, text, ctx))
+            self._shims.ask(
+                run.attached, "stop 0", (), ctx, lambda answer, ctx: self._stopped_or_kill(run, answer, ctx)
+            )
 
-    def _stopped_or_killed(self, run: _Run, text: str, ctx: Context) -> None:
-        if text and self._runs.get(run.name) is run and run.attached.shim_lives():
-            ctx.log("error", "a shim does not stop its workload, killed", instance=run.name, reason=text)
+    def _stopped_or_kill(self, run: _Run, answer: object, ctx: Context) -> None:
+        if isinstance(answer, str) and self._runs.get(run.name) is run and run.attached.shim_lives():
+            ctx.log("error", "a shim does not stop its workload, killed", instance=run.name, reason=answer)
             run.attached.kill()
 
-    # the shim
+    # the channel
 
     def _open_channel(self, run: _Run, ctx: Context) -> Channel:
-        """Have the shim pass a new channel on; the rings' orders wait for its answer."""
+        """Have the workload take a new channel; the rings' orders wait for that."""
         try:
             channel = run.channel = Channel(self._rights)
         except OSError as error:
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"no channel can be made: {error.strerror}") from None
         run.lost, run.rings.surplus = "", 0
-        run.channel_key = self._on(lambda ctx: self._heard(run, channel, ctx))
+        run.channel_key = self._later.on(lambda ctx: self._heard(run, channel, ctx))
 
-        def passed(text: str, ctx: Context) -> None:
+        def introduced(failed: str, ctx: Context) -> None:
             if run.channel is not channel:
                 return  # lost meanwhile
-            if text:
-                self._lose_channel(run, text, ctx)
+            if failed:
+                self._lose_channel(run, failed, ctx)
             else:
                 channel.open()
                 self._flush(run, ctx)
 
-        self._ask_shim(run, f"pass {CHANNEL}", (channel.theirs.fileno(),), ctx, passed)
+        self._shims.introduce(run.attached, channel, ctx, introduced)
         return channel
-
-    def _ask_shim(
-        self, run: _Run, request: str, fds: tuple[int, ...], ctx: Context, then: Callable[[str, Context], None]
-    ) -> None:
-        """Ask, and call `then` in a later turn: with nothing when the shim has done it, else with the reason."""
-        try:
-            control = run.attached.ask(request, fds)
-        except ShimFailed as error:
-            text = str(error)
-            ctx.after(0, Due(key=self._on(lambda ctx: then(text, ctx), once=True)))
-            return
-        self._asking.add(control)
-
-        def finish(ctx: Context, late: str) -> None:
-            if control not in self._asking:
-                return  # it was over before
-            self._asking.discard(control)
-            ctx.cancel(timer)
-            for key in keys:
-                self._actions.pop(key, None)
-            self._wakeups.drop(control.fileno())
-            text = late
-            try:
-                if not late:
-                    run.attached.answer(control)
-            except (ShimFailed, ValueError) as error:
-                text = str(error)
-            finally:
-                control.close()
-            then(text, ctx)
-
-        silence = f"the shim of {run.name} does not answer in {REPLY_TIMEOUT_S:g} s"
-        keys = self._on(lambda ctx: finish(ctx, "")), self._on(lambda ctx: finish(ctx, silence))
-        timer = ctx.after(REPLY_TIMEOUT_S, Due(key=keys[1]))
-        self._wakeups.arm(control.fileno(), keys[0])
-
-    # the channel
 
     def _rights(self, ring_id: RingId) -> tuple[int, int, int]:
         ring = self._memory.ring(ring_id)
@@ -369,8 +314,8 @@ class Workers(Actor[LiveWorkersMessage]):
             text = f"ring {ring_id} was erased before {run.name} got it"
             _tell([run.rings.not_installed(ring_id, EdgeFaultCode.ARENA_FAILED, text)], ctx)
         if channel.scarce:
-            ctx.after(FLUSH_AGAIN_S, Due(key=self._on(lambda ctx: self._flush(run, ctx), once=True)))
-        self._wakeups.arm(channel.fileno(), run.channel_key, writing=channel.stuck)
+            self._later.after(FLUSH_AGAIN_S, lambda ctx: self._flush(run, ctx), ctx)
+        self._later.when_ready(channel.fileno(), run.channel_key, writing=channel.stuck)
 
     def _heard(self, run: _Run, channel: Channel, ctx: Context) -> None:
         try:
@@ -406,8 +351,8 @@ class Workers(Actor[LiveWorkersMessage]):
         """Usually the workload has died; its rings are free only when all of it is gone."""
         self._lose_channel(run, text, ctx)
         if len(run.rings):
-            key = self._on(lambda ctx: self._fault_all(run, EdgeFaultCode.WORKER_CRASHED, text, ctx), once=True)
-            ctx.after(EOF_GRACE_S, Due(key=key))
+            crashed = EdgeFaultCode.WORKER_CRASHED
+            self._later.after(EOF_GRACE_S, lambda ctx: self._fault_all(run, crashed, text, ctx), ctx)
 
     def _fault_all(self, run: _Run, code: EdgeFaultCode, text: str, ctx: Context) -> None:
         if self._runs.get(run.name) is run:  # else it is gone, and that was told
@@ -419,8 +364,7 @@ class Workers(Actor[LiveWorkersMessage]):
         channel, run.channel, run.lost = run.channel, None, text
         if channel is None:
             return
-        self._wakeups.drop(channel.fileno())
-        self._actions.pop(run.channel_key, None)
+        self._later.drop(channel.fileno(), run.channel_key)
         channel.close()
         for ring_id in channel.unseen():
             _tell([run.rings.not_installed(ring_id, EdgeFaultCode.WORKER_REFUSED, text)], ctx)
@@ -437,36 +381,18 @@ class Workers(Actor[LiveWorkersMessage]):
                 ctx.log("warning", "a shim has ended without a record, processes of it are left", instance=run.name)
             if not run.looking:
                 run.looking = True
-                ctx.after(run.look_again_s, Due(key=self._on(lambda ctx: self._look_again(run, ctx), once=True)))
+                self._later.after(run.look_again_s, lambda ctx: self._look_again(run, ctx), ctx)
                 run.look_again_s = min(2 * run.look_again_s, LOOK_AGAIN_MAX_S)
             return
         self._lose_channel(run, f"{run.name} is gone", ctx)
         del self._runs[run.name]
-        self._actions.pop(run.exit_key, None)
+        self._later.forget(run.exit_key)
         run.attached.close()
         _tell(run.rings.gone(run.killers), ctx)
 
     def _look_again(self, run: _Run, ctx: Context) -> None:
         run.looking = False
         self._look(run, ctx)
-
-    # what comes later
-
-    def _on(self, action: Action, *, once: bool = False) -> int:
-        """A key for `action`, for the wake-ups or a timer."""
-        key = next(self._count)
-
-        def run_once(ctx: Context) -> None:
-            del self._actions[key]
-            action(ctx)
-
-        self._actions[key] = run_once if once else action
-        return key
-
-    def _act(self, key: int, ctx: Context) -> None:
-        action = self._actions.get(key)
-        if action is not None:
-            action(ctx)
 
 
 def _owner(ctx: Context) -> Address:
@@ -479,4 +405,4 @@ def _tell(reports: list[Told], ctx: Context) -> None:
         ctx.tell(owner, report)
 
 
-__all__ = ["CHANNEL", "RINGS_AT_MOST", "LiveWorkersMessage", "Workers"]
+__all__ = ["RINGS_AT_MOST", "SURPLUS_AT_MOST", "LiveWorkersMessage", "Workers"]

@@ -14,13 +14,14 @@ In the run directory, which is its working directory:
 `lock_fd` is a locked descriptor that it only keeps: the lock lasts as long as the shim.
 
 Requests: `status`, `stop GRACE_MS`, `deadline BOOTTIME_MS`, and `pass TEXT` with descriptors, which hands both on to
-the workload's `SENNIT_SHIM_FD`.
+the workload's `SENNIT_SHIM_FD`; `unread` in an answer is 0 when the workload has read all that was passed on.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the typed `signal` costs a megabyte
 import _socket
+import fcntl
 import os
 import select
 import sys
@@ -46,6 +47,7 @@ MAX_FDS = 8
 EXIT_ROOM = 4096
 TOO_MANY: dict[str, Plain] = {"error": f"at most {MAX_FDS} descriptors at once"}
 _CMSG_CLOEXEC = 0x40000000
+_SIOCOUTQ = 0x5411
 
 
 def now_ms() -> int:
@@ -350,7 +352,12 @@ class Shim:
             "deadline_ms": decisions.deadline_ms,
             "stdout_bytes": self._stdout.total,
             "stderr_bytes": self._stderr.total,
+            "unread": self._unread(),
         }
+
+    def _unread(self) -> int:
+        assert self._workload is not None
+        return int.from_bytes(fcntl.ioctl(self._workload.fileno(), _SIOCOUTQ, bytes(4)), sys.byteorder)
 
     def _pass_on(self, text: str, fds: list[int]) -> dict[str, Plain]:
         assert self._workload is not None

@@ -63,6 +63,11 @@ SPEAK = """
     def wait():
         shim.recv(100)
 
+    def wait_for_signal():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        tell("waiting")
+        signal.sigwait({signal.SIGUSR1})
+
     def take(c):
         data, fds, _, _ = socket.recv_fds(c, 4097, 3)
         return (json.loads(data) if data else None), fds
@@ -126,13 +131,13 @@ class Node:
         self._fifos = {}
         self._heard = {}
 
-    def begin(self) -> None:
+    def begin(self, **options) -> None:
         """A new life of the edges process: nothing of the old is left but what the system keeps."""
         self.reports = queue.Queue()
         self.exits = ExitWatch(lambda error: self.logged.append(("error", "watch", repr(error))))
         self.world = LiveWorld("shed.edges", lambda level, _, text, fields: self.logged.append((level, text, fields)))
         self.world.spawn(EDGES, lambda: Edges(self.reports))
-        self.world.spawn(WORKERS, lambda: Workers(self.memory, self.instances, self.exits))
+        self.world.spawn(WORKERS, lambda: Workers(self.memory, self.instances, self.exits, **options))
 
     def end(self) -> None:
         ended = queue.Queue()
@@ -249,6 +254,13 @@ class Node:
     def state(self):
         """Also: every order before it was handled."""
         return self.world.main.ask(WORKERS, GetState(), timeout_s=WAIT_S).state
+
+    def passed(self, handle: ShimHandle) -> None:
+        """Wait until the shim has passed a channel on, which nobody has read."""
+        deadline = time.monotonic() + WAIT_S
+        while not handle.status()["unread"]:
+            assert time.monotonic() < deadline
+        self.settle()
 
     def settle(self):
         """Everything that was ordered so far was handled, and nothing was reported."""
@@ -612,6 +624,47 @@ def test_descriptors_that_a_workload_sends_are_not_kept(node):
     for _ in range(2):
         node.installed()
     assert descriptors() == before + 2 * 3, "two eventfds and a mapping of each ring, and nothing else"
+
+
+def test_a_program_without_ports_is_never_sent_a_ring_and_lives_on(node):
+    """Nobody could take a ring back from a socket that nobody reads."""
+    node.end()
+    node.begin(take_s=0.1)
+    handle = node.start("tell('here'); time.sleep(1000)")
+    assert node.hear() == "here"
+    for _ in range(3):
+        ring = node.install(node.ref())
+        fault = node.report()
+        assert (fault.ring_id, fault.code, fault.holds) == (ring, EdgeFaultCode.WORKER_REFUSED, False)
+        assert "did not take its channel" in fault.text
+    ring = node.install(node.ref())
+    node.uninstall(ring)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring), "it never left"
+    assert alive(handle.pid)
+    assert handle.status()["unread"], "one channel waits, not one for each ring"
+
+
+def test_a_workload_that_is_slow_to_start_gets_its_rings_when_it_is_ready(node):
+    handle = node.start("wait_for_signal(); serve(channel())")
+    assert node.hear() == "waiting"
+    rings = [node.install(node.ref()) for _ in range(2)]
+    node.passed(handle)
+    os.kill(handle.pid, signal.SIGUSR1)
+    assert [node.report() for _ in rings] == [WorkerInstalled(instance_id=ID, ring_id=ring) for ring in rings]
+
+
+def test_a_new_edges_process_waits_until_the_workload_has_read_what_the_old_one_passed(node):
+    handle = node.start("wait_for_signal(); tell(str(take(channel()))); serve(channel())")
+    assert node.hear() == "waiting"
+    node.install(node.ref())
+    node.passed(handle)
+    node.end()
+    node.begin()
+    ring = node.install(node.ref())
+    node.settle()
+    os.kill(handle.pid, signal.SIGUSR1)
+    assert node.hear() == "(None, [])", "nothing was sent over the old channel"
+    assert node.report() == WorkerInstalled(instance_id=ID, ring_id=ring)
 
 
 def test_a_silent_workload_blocks_nobody_and_is_killed_when_told(node):
