@@ -85,9 +85,11 @@ class Process:
         """Listen and dial on every plane that this process has. Raises `ListenFault`."""
         cluster, me = self.cluster, self.cluster.process(self.name)
         keys = keys_of(cluster, self.name)
+        dials = cluster.dials(self.name)
+        fetches = dials if me.role is Role.NODE else ()
         endpoints: list[tuple[str, str | None, dict[str, str]]] = [
-            ("control", me.control, {e.name: e.control for e in cluster.dials(self.name) if e.control is not None}),
-            ("packages", me.packages, {e.name: e.packages for e in cluster.dials(self.name) if e.packages is not None}),
+            ("control", me.control, {e.name: e.control for e in dials if e.control is not None}),
+            ("packages", me.packages, {e.name: e.packages for e in fetches if e.packages is not None}),
         ]
         for plane, listen, dial in endpoints:
             if listen is None and not dial:
@@ -213,8 +215,9 @@ def process_supervisor(cluster: Cluster, name: str, life: int = 0) -> Supervisor
         root=Address(f"{parent}/supervisor"),
         processes=Address(f"{name}/{PROCESSES}"),
         beat_s=cluster.times.beat_s,
-        # After a write that failed nobody knows what the disk holds: the chain starts anew as a whole (design 9)
-        intensity=Intensity(restarts=0) if entry.role is Role.CHAIN else None,
+        # Nobody knows what the disk holds after a write that failed, nor who uses which ring after one of those that
+        # share their memory is gone: chain and edges start anew as a whole (design 7, 9)
+        intensity=Intensity(restarts=0) if entry.role in (Role.CHAIN, Role.EDGES) else None,
     )
 
 

@@ -51,6 +51,7 @@ class ProcessEntry:
     public_key: bytes
     control: str | None
     packages: str | None
+    edges: str | None
     tier: TrustTier | None
 
     @property
@@ -106,7 +107,7 @@ class Cluster:
             case Role.NODE:
                 wanted = (Role.ROOT, Role.CHAIN, Role.CONTROLLER)
             case Role.EDGES:
-                wanted = (node_of(name),)
+                wanted = (node_of(name), Role.CONTROLLER)
             case Role.OPERATOR:
                 wanted = tuple(entry.name for entry in self.processes.values() if entry.control is not None)
         return tuple(self.processes[peer] for peer in wanted)
@@ -158,7 +159,7 @@ class Cluster:
 
     def socket_files(self) -> tuple[Path, ...]:
         """Every socket file that processes of this cluster make on this host."""
-        endpoints = (end for entry in self.processes.values() for end in (entry.control, entry.packages))
+        endpoints = (end for one in self.processes.values() for end in (one.control, one.packages, one.edges))
         return tuple(Path(end.removeprefix("ipc://")) for end in endpoints if end is not None and end.startswith("ipc"))
 
     def prepare(self) -> None:
@@ -197,7 +198,10 @@ def load_cluster(path: Path | str) -> Cluster:
 
 
 class Wanted(NamedTuple):
-    """A process that the settings ask for. `endpoints` None: it does not listen."""
+    """A process that the settings ask for. `endpoints` None: it does not listen.
+
+    Where the edges process of a node takes bytes is written at the node, whose name needs no quotes.
+    """
 
     name: str
     role: Role
@@ -209,18 +213,22 @@ def wanted_processes(settings: ClusterSettings) -> list[Wanted]:
     """The cluster's own processes, its nodes, and the operator, in start order."""
     own = ((role.value, role, None) for role in (Role.ROOT, Role.CHAIN, Role.GATE, Role.CONTROLLER))
     nodes = [(node.name, Role.NODE, node.tier) for node in settings.node]
-    edges = [(edges_of(node.name), Role.EDGES, None) for node in settings.node]
+
+    def endpoints(name: str) -> EndpointSettings:
+        return settings.endpoints.get(name, EndpointSettings())
+
     return [
+        *(Wanted(name, role, endpoints(name), tier) for name, role, tier in (*own, *nodes)),
         *(
-            Wanted(name, role, settings.endpoints.get(name, EndpointSettings()), tier)
-            for name, role, tier in (*own, *nodes, *edges)
+            Wanted(edges_of(name), Role.EDGES, EndpointSettings(edges=endpoints(name).edges), None)
+            for name, _, _ in nodes
         ),
         Wanted(Role.OPERATOR.value, Role.OPERATOR, None, None),
     ]
 
 
 def entry_for(wanted: Wanted, public_key: str) -> DirectoryEntry:
-    """Its entry in the directory. Only the controller serves packages."""
+    """Its entry in the directory. Only the controller serves packages, only edges processes take bytes of edges."""
     endpoints = wanted.endpoints
     return DirectoryEntry(
         name=wanted.name,
@@ -228,6 +236,7 @@ def entry_for(wanted: Wanted, public_key: str) -> DirectoryEntry:
         public_key=public_key,
         control=endpoints.control if endpoints else None,
         packages=endpoints.packages if endpoints and wanted.role is Role.CONTROLLER else None,
+        edges=endpoints.edges if endpoints and wanted.role is Role.EDGES else None,
         tier=wanted.tier,
     )
 
@@ -242,6 +251,8 @@ def differences(settings: ClusterSettings, directory: Directory) -> list[str]:
         entry = listed.pop(wanted.name, None)
         if entry is None:
             found.append(f"it does not list {wanted.name!r}")
+        elif entry.edges is None and wanted.role is Role.EDGES:
+            found.append(f"it does not say where {wanted.name!r} listens for edges: an older sennit signed it")
         elif entry != entry_for(wanted, entry.public_key):
             found.append(f"it gives {wanted.name!r} another role, tier or endpoint")
     found.extend(f"it lists {name!r}" for name in listed)
@@ -261,6 +272,7 @@ def _assemble(folder: Path, settings: ClusterSettings, directory: Directory) -> 
             public_key=bytes.fromhex(entry.public_key),
             control=_endpoint(entry.control, run_dir / f"{entry.name}.sock"),
             packages=_endpoint(entry.packages, run_dir / f"{entry.name}.packages.sock"),
+            edges=_endpoint(entry.edges, run_dir / f"{entry.name}.data.sock"),
             tier=entry.tier,
         )
         for entry in directory.processes

@@ -4,7 +4,8 @@
 
 The signature is Ed25519 over `sennit.directory.v1\\0` and the UTF-8 bytes of `payload`. The payload carries `schema`,
 `cluster_id`, `name`, `version` (from 1, raised with every change) and `processes`: name, role, public key, trust tier
-of a node, and where each listens: `ipc` stands for a socket in the run directory, so a directory may be moved.
+of a node, and where each listens (for control, packages, edges): `ipc` stands for a socket in the run directory, so a
+directory may be moved.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ RESTORE = "restore it from a copy: every host of the cluster has the same one"
 
 
 class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One process. `control` and `packages`: `ipc`, `tcp://host:port`, or None where it does not listen."""
+    """One process. `control`, `packages` and `edges`: `ipc`, `tcp://host:port`, or None where it does not listen.
+
+    `edges`: where the edges of other nodes send their bytes; processes of role `edges`, and they alone, have it. One
+    that was signed before there were edges lacks it, and is not refused here but told as out of date.
+    """
 
     name: str
     role: Role
     public_key: str
     control: str | None = None
     packages: str | None = None
+    edges: str | None = None
     tier: TrustTier | None = None
 
 
@@ -118,6 +124,8 @@ def _check(directory: Directory) -> None:
             raise invalid(f"directory lists {entry.name!r} with the role {entry.role.value!r}")
         if (entry.role is Role.NODE) != (entry.tier is not None):
             raise invalid(f"directory entry {entry.name!r}: nodes, and only nodes, have a trust tier")
+        if entry.edges is not None and entry.role is not Role.EDGES:
+            raise invalid(f"directory entry {entry.name!r}: only processes of role edges listen for edges")
         transport = transport_key(parse_key(entry.public_key, f"directory entry {entry.name!r}"))
         if transport in transports:
             raise ClusterFault(

@@ -17,7 +17,7 @@ import msgspec
 from actors.toml import load_toml
 from messages.engine import TrustTier
 from runtime.cluster.fault import ClusterFault
-from runtime.cluster.names import Role, check_name, check_node_name
+from runtime.cluster.names import Role, check_name, check_node_name, edges_of, node_of
 from runtime.cluster.toml import KeyPath, fault_at, parse_toml
 
 FORMAT = 1
@@ -26,9 +26,12 @@ IPC = "ipc"
 DEFAULTED = ("run_dir", "times", "restarts")
 """What may be left out and is not in the directory either."""
 
+ARENA_MB = 256
+
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 FirstBackoff = Annotated[float, msgspec.Meta(gt=0, le=0.1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+ArenaMb = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
 _TCP = re.compile(r"tcp://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", re.ASCII)
 
@@ -41,19 +44,25 @@ class NodeSettings(Settings, frozen=True):
     """A node. `tier`: how far the operator trusts it; `facts`: capability ids it claims besides what it probes.
 
     `run_as`: the account of its workloads. Absent: the agent's own, which must then not be root.
+    `arena_mb`: MiB that the rings of its edges may take, all together; none of it is taken before a ring is there.
     """
 
     name: str
     tier: TrustTier = TrustTier.PAIRED
     facts: tuple[str, ...] = ()
     run_as: str | None = None
+    arena_mb: ArenaMb = ARENA_MB
 
 
 class EndpointSettings(Settings, frozen=True):
-    """Where a process listens: `ipc` (a socket in the run directory) or `tcp://host:port`."""
+    """Where a process listens: `ipc` (a socket in the run directory) or `tcp://host:port`.
+
+    `edges`, of a node: where the edges processes of other nodes send to the one of this node.
+    """
 
     control: str = IPC
     packages: str = IPC
+    edges: str = IPC
 
 
 class Times(Settings, frozen=True):
@@ -137,8 +146,10 @@ def parse_settings(text: str, file: str) -> ClusterSettings:
     taken: dict[str, str] = {}
     for process, endpoints in settings.endpoints.items():
         if process not in listeners:
-            raise refuse(("endpoints", process), f"no process of this cluster is called {process!r}")
-        for plane in ("control", "packages"):
+            owner = node_of(process)
+            where = f": where its edges listen stands in [endpoints.{owner}]" if edges_of(owner) == process else ""
+            raise refuse(("endpoints", process), f"no process of this cluster is called {process!r}{where}")
+        for plane in EndpointSettings.__struct_fields__:
             endpoint = getattr(endpoints, plane)
             if endpoint != IPC and not _is_tcp(endpoint):
                 raise refuse(
@@ -147,6 +158,8 @@ def parse_settings(text: str, file: str) -> ClusterSettings:
                 )
             if endpoint != IPC and endpoint in taken:
                 raise refuse(("endpoints", process, plane), f"{endpoint!r} is taken by {taken[endpoint]}")
+            if endpoint != IPC and plane == "edges" and process not in names:
+                raise refuse(("endpoints", process, plane), f"only nodes have edges, and {process!r} is none")
             taken[endpoint] = f"{process}.{plane}"
     if settings.times.dead_after_s < 2 * settings.times.beat_s:
         raise refuse(("times", "dead_after_s"), "must be at least two beats (beat_s), or one late beat is a death")
@@ -187,9 +200,12 @@ def render_settings(settings: ClusterSettings) -> str:
             lines.append(f"facts = [{', '.join(quote(fact) for fact in node.facts)}]")
         if node.run_as is not None:
             lines.append(f"run_as = {quote(node.run_as)}  # the account that workloads run as")
+        if node.arena_mb != ARENA_MB:
+            lines.append(f"arena_mb = {node.arena_mb}  # MiB for the rings of its edges")
     for process, endpoints in settings.endpoints.items():
-        lines += ["", f"[endpoints.{process}]", f"control = {quote(endpoints.control)}"]
-        lines.append(f"packages = {quote(endpoints.packages)}")
+        lines += ["", f"[endpoints.{process}]"]
+        for plane in endpoints.__struct_fields__:
+            lines.append(f"{plane} = {quote(getattr(endpoints, plane))}")
     return "\n".join(lines) + "\n"
 
 

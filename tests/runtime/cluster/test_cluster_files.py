@@ -4,6 +4,7 @@ import json
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from messages.engine import TrustTier
@@ -16,6 +17,7 @@ from runtime.cluster import (
     load_cluster,
     update_cluster,
 )
+from runtime.cluster.directory import open_directory, sign_directory
 from runtime.cluster.settings import parse_settings, render_settings
 
 
@@ -61,11 +63,13 @@ def test_who_dials_whom(make) -> None:
         "controller": ["root", "chain", "gate"],
         "attic": ["root", "chain", "controller"],
         "shed": ["root", "chain", "controller"],
-        "attic.edges": ["attic"],
-        "shed.edges": ["shed"],
+        "attic.edges": ["attic", "controller"],
+        "shed.edges": ["shed", "controller"],
         "operator": ["root", "chain", "gate", "controller", "attic", "shed", "attic.edges", "shed.edges"],
     }
-    assert {entry.name for entry in cluster.dialled_by("controller")} == {"attic", "shed", "operator"}
+    assert {entry.name for entry in cluster.dialled_by("controller")} == {
+        "attic", "shed", "attic.edges", "shed.edges", "operator",
+    }  # fmt: skip
     assert {entry.name for entry in cluster.dialled_by("attic")} == {"operator", "attic.edges"}
 
 
@@ -106,6 +110,18 @@ def test_names_that_could_mean_two_things_are_refused_not_rewritten(folder, name
         ("[times]", "[endpoints.barn]\n[times]", ":{line}: endpoints.barn"),
         ("[times]", '[endpoints.gate]\ncontrol = "tcp://h:0"\n[times]', "endpoints.gate.control"),
         ('name = "attic"\ntier = "paired"', 'name = "attic"\ntier = "friend"', "node[0].tier"),
+        ('name = "attic"', 'name = "attic"\narena_mb = 0', "node[0].arena_mb"),
+        ('name = "attic"', 'name = "attic"\narena_mb = 65537', "node[0].arena_mb"),
+        ('name = "attic"', 'name = "attic"\narena_mb = 1.5', "node[0].arena_mb"),
+        ("[times]", '[endpoints.attic]\nedges = "tcp://h"\n[times]', "endpoints.attic.edges"),
+        ("[times]", '[endpoints.gate]\nedges = "tcp://h:1"\n[times]', "endpoints.gate.edges: only nodes have edges"),
+        ("[times]", '[endpoints."attic.edges"]\nedges = "tcp://h:1"\n[times]', "stands in [endpoints.attic]"),
+        ("[times]", '[endpoints.attic.edges]\ncontrol = "tcp://h:1"\n[times]', "edges: expected `str`"),
+        (
+            "[times]",
+            '[endpoints.attic]\nedges = "tcp://h:1"\ncontrol = "tcp://h:1"\n[times]',
+            "is taken by attic.control",
+        ),
     ],
 )
 def test_a_mistake_in_the_settings_is_named_with_file_line_and_key(make, old, new, says) -> None:
@@ -125,7 +141,9 @@ def test_a_mistake_in_the_settings_is_named_with_file_line_and_key(make, old, ne
 
 def test_settings_survive_being_written_and_read(make) -> None:
     odd = 'up "there" \\ \u0001'
-    cluster = make(nodes=(NodeSettings(name="attic", facts=("feed.csi", odd)),))
+    cluster = make(nodes=(NodeSettings(name="attic", facts=("feed.csi", odd), arena_mb=1),))
+    with (cluster.path / "cluster.toml").open("a") as file:
+        file.write('[endpoints.attic]\nedges = "tcp://[fe80::1]:7104"\n')
     settings = parse_settings((cluster.path / "cluster.toml").read_text(), "cluster.toml")
     assert parse_settings(render_settings(settings), "again") == settings
     assert settings.node[0].facts == ("feed.csi", odd)
@@ -173,6 +191,54 @@ def test_endpoints_between_hosts_are_taken_as_they_are(make) -> None:
     assert (controller.control, controller.packages) == ("tcp://10.0.0.5:7101", "tcp://[fe80::1]:7102")
 
 
+def test_edges_listen_beside_the_other_sockets_or_where_their_node_says(make) -> None:
+    cluster = make(nodes=("attic", "shed"))
+    data = cluster.run_dir / "shed.edges.data.sock"
+    assert cluster.processes["shed.edges"].edges == f"ipc://{data}"
+    assert data in cluster.socket_files()
+    assert [name for name, entry in cluster.processes.items() if entry.edges] == ["attic.edges", "shed.edges"]
+    with (cluster.path / "cluster.toml").open("a") as file:
+        file.write('\n[endpoints.shed]\nedges = "tcp://10.0.0.6:7104"\n')
+    assert fault_of(load_cluster, cluster.path).code is ClusterFaultCode.OUT_OF_DATE
+    updated = update_cluster(cluster.path)
+    assert updated.processes["shed.edges"].edges == "tcp://10.0.0.6:7104"
+    assert updated.processes["shed.edges"].control == cluster.processes["shed.edges"].control
+    assert updated.processes["shed"] == cluster.processes["shed"]
+    assert updated.processes["attic.edges"] == cluster.processes["attic.edges"]
+    assert data not in updated.socket_files()
+
+
+def test_a_directory_from_before_there_were_edges_says_so_and_is_brought_up_to_date(make) -> None:
+    cluster = make(nodes=("shed",))
+    operator, file = cluster.key("operator"), cluster.path / "directory.json"
+    directory = open_directory(file.read_bytes(), operator.public_key, str(file))
+    older = [msgspec.structs.replace(entry, edges=None) for entry in directory.processes]
+    file.write_bytes(sign_directory(msgspec.structs.replace(directory, processes=tuple(older)), operator))
+    fault = fault_of(load_cluster, cluster.path)
+    assert fault.code is ClusterFaultCode.OUT_OF_DATE
+    assert "does not say where 'shed.edges' listens for edges" in fault.text
+    assert f"sennit init {cluster.path} --update" in fault.text
+    updated = update_cluster(cluster.path)
+    assert updated.version == 2
+    assert updated.processes == cluster.processes
+
+
+def test_a_directory_that_has_others_than_edges_processes_listen_for_edges_is_refused(make) -> None:
+    cluster = make(nodes=("shed",))
+    operator, file = cluster.key("operator"), cluster.path / "directory.json"
+    directory = open_directory(file.read_bytes(), operator.public_key, str(file))
+    odd = [msgspec.structs.replace(entry, edges="ipc") for entry in directory.processes]
+    with pytest.raises(ClusterFault, match="only processes of role edges"):
+        sign_directory(msgspec.structs.replace(directory, processes=tuple(odd)), operator)
+
+
+def test_the_budget_of_a_node_for_ring_memory_needs_no_signature(make) -> None:
+    cluster = make(nodes=(NodeSettings(name="attic", arena_mb=64), "shed"))
+    assert [node.arena_mb for node in cluster.nodes.values()] == [64, 256]
+    edit(cluster.path / "cluster.toml", "arena_mb = 64", "arena_mb = 65_536")
+    assert load_cluster(cluster.path).nodes["attic"].arena_mb == 65_536
+
+
 def test_a_socket_path_the_kernel_would_cut_is_refused_when_read(make, folder) -> None:
     fault = fault_of(make, "x" * 100)
     assert fault.code is ClusterFaultCode.PATH_TOO_LONG
@@ -180,6 +246,15 @@ def test_a_socket_path_the_kernel_would_cut_is_refused_when_read(make, folder) -
     cluster = make("y" * 100, run_dir=str(folder / "run"))
     assert cluster.run_dir == folder / "run"
     assert all(len(str(path)) <= 107 for path in cluster.socket_files())
+
+
+def test_the_longest_path_counts_that_of_the_edges(make, folder) -> None:
+    node = "greenhouse-north"
+    fits = "r" * (107 - len(str(folder / f"{node}.edges.data.sock")) - 1)
+    assert make("one", nodes=(node,), run_dir=str(folder / fits)).run_dir == folder / fits
+    fault = fault_of(make, "two", nodes=(node,), run_dir=str(folder / f"{fits}r"))
+    assert fault.code is ClusterFaultCode.PATH_TOO_LONG
+    assert f"{node}.edges.data.sock has 108 bytes" in fault.text
 
 
 def test_a_run_directory_others_can_enter_is_refused(make) -> None:
