@@ -22,12 +22,11 @@ TAIL_RECORDS = 1_000
 
 
 class NotRecorded(Exception):
-    """The chain did not take a record, or could not be read. `certain`: it certainly holds nothing of it."""
+    """The chain did not take a record, or could not be read."""
 
-    def __init__(self, reason: str, *, certain: bool) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.certain = certain
 
 
 class Owed(Record, frozen=True):
@@ -66,11 +65,11 @@ class Ledger:
         try:
             data = encode(msgspec.to_builtins(payload))
         except CanonicalFault as fault:
-            raise NotRecorded(f"the record of {kind} cannot be written: {fault}", certain=True) from None
+            raise NotRecorded(f"the record of {kind} cannot be written: {fault}") from None
         return await self._append(ctx, teller, Owed(key=self._next_key(teller), kind=kind, payload=data))
 
-    def owe(self, teller: Teller, kind: str, payload: dict[str, Any], spare: str) -> None:
-        """Note a record of something that has happened; saving the state makes the debt durable, `pay` writes it.
+    def owe(self, teller: Teller, kind: str, payload: dict[str, Any], spare: str) -> str:
+        """Note a record; saving the state makes the debt durable, `pay` writes it. Returns its key in `owed`.
 
         `spare`: the member that is left out, its fault told in its place, when the payload has no canonical form.
         """
@@ -81,6 +80,7 @@ class Ledger:
             data = encode({**plain, spare: f"left out: {fault}"})
         key = self._next_key(teller)
         teller.owed[key] = Owed(key=key, kind=kind, payload=data)
+        return key
 
     async def pay(self, ctx: Context, teller: Teller) -> int:
         """Write what is owed, oldest first, until the chain takes no more. Returns how many records were written."""
@@ -107,7 +107,7 @@ class Ledger:
             try:
                 tail = await ctx.ask(self._chain, Tail(count=TAIL_RECORDS, after=after), self._timeout_s)
             except AskFailed as failure:
-                raise NotRecorded(f"the chain cannot be read ({failure})", certain=True) from None
+                raise NotRecorded(f"the chain cannot be read ({failure})") from None
             if self.is_current():  # another procedure was faster; what follows on the chain may be of this incarnation
                 return None
             if after == newest - 1 and not _holds(tail.records, newest, remembered):
@@ -134,9 +134,8 @@ class Ledger:
                 appended = await ctx.ask(self._chain, Append(entry=entry), self._timeout_s)
             except AskFailed as failure:
                 if failure.nothing_happened or attempt == APPEND_ATTEMPTS:
-                    certain = failure.nothing_happened and attempt == 1
                     reason = f"the chain did not take the record of {owed.kind} ({failure}): no act"
-                    raise NotRecorded(reason, certain=certain) from None
+                    raise NotRecorded(reason) from None
             else:
                 if appended.sequence > teller.chain_sequence:
                     teller.chain_sequence, teller.chain_hash = appended.sequence, appended.hash

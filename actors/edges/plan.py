@@ -1,0 +1,365 @@
+"""What an edge needs next, as a pure function of what is known (design 7).
+
+A life of an edge joins one placed producer to one placed consumer. It begins when the gate permits that pair and both
+edges processes are heard; both ends are ordered side by side; when one end fails, or an instance is not placed any
+more, both are closed, and only when neither can move a byte does the next life begin, after a back-off. So there are
+never two lives of one edge, whatever was lost on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
+from messages.base import NodeName
+from messages.edge import EdgeProvisionState, RingDirection
+from messages.edge_end import EdgeFaultCode, EdgeParty, EndReport
+from messages.edge_plan import EdgePhase
+
+TERMINAL = frozenset({EdgeProvisionState.STOPPED, EdgeProvisionState.FAILED})
+_PUMPING = frozenset({EdgeProvisionState.WAITING_FOR_DRIVER, EdgeProvisionState.READY})
+
+CONSEQUENCES = frozenset(
+    {EdgeFaultCode.PEER_RESTARTED, EdgeFaultCode.LINK_LOST, EdgeFaultCode.DRIVER_TIMEOUT, EdgeFaultCode.STALE_EPOCH}
+)
+"""Faults that one end has when the other fails: if that one tells why, its reason is shown."""
+
+OTHER = {RingDirection.EGRESS: RingDirection.INGRESS, RingDirection.INGRESS: RingDirection.EGRESS}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTimes:
+    """Seconds. `gone_after_s`: silence of an edges process after which its ends count as lost; `opening_s`: from the
+    first order to both ends ready; the back-off between lives doubles from the first to the most, with jitter, and
+    begins anew after `steady_s` of readiness."""
+
+    gone_after_s: float = 60.0
+    opening_s: float = 90.0
+    backoff_first_s: float = 0.2
+    backoff_most_s: float = 5.0
+    steady_s: float = 30.0
+
+
+class Listed(Enum):
+    """What the newest listing that counts says of an end."""
+
+    UNKNOWN = "unknown"
+    ABSENT = "absent"
+    PRESENT = "present"
+
+
+@dataclass(frozen=True, slots=True)
+class EndSight:
+    """What is known of one end of the life in hand.
+
+    `linked`: its edges process is heard, `silent_s`: for how long it was not; `ordered`: it may have been told to open;
+    `opened`: it took the order; `refusal`: it never will; `closed`: it was told to close, since then `listed` counts;
+    `placed`: its instance is, at its epoch; `suspect`: a beat did not show it.
+    """
+
+    linked: bool = True
+    silent_s: float = 0.0
+    listed: Listed = Listed.UNKNOWN
+    suspect: bool = False
+    report: EndReport | None = None
+    ordered: bool = True
+    opened: bool = False
+    refusal: str = ""
+    closed: bool = False
+    placed: bool = True
+
+    @property
+    def ended(self) -> bool:
+        return self.report is not None and self.report.ended
+
+    @property
+    def is_ready(self) -> bool:
+        return self.report is not None and self.report.state is EdgeProvisionState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of this end can move a byte any more.
+
+        Its process says so; or the process cannot be asked, but the instance is placed no more, which the plane only
+        says when nothing of it runs.
+        """
+        if not self.ordered or (self.report is not None and self.report.state in TERMINAL):
+            return True
+        return (self.closed and self.listed is Listed.ABSENT) or (not self.linked and not self.placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What made a life end; `code` is None when the end was never there to have one."""
+
+    code: EdgeFaultCode | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the next step of one edge depends on.
+
+    `recorded`: the chain has what permits its acts; `fresh`: the life began in this incarnation of the planner;
+    `pair`: whom it would join now, else `unresolved` says why nobody; `unheard`: edges processes of the pair that must
+    be started first; `hold`: why nothing new is begun yet; `permitted`: the gate's verdict on the pair in this
+    incarnation; `opening_s`: since the ends were first ordered; `told_established`: lately enough.
+    """
+
+    edge: DesiredEdge
+    loaded: bool
+    recorded: bool
+    fresh: bool
+    pair: Pair | None
+    unresolved: str
+    unheard: tuple[NodeName, ...]
+    hold: str
+    permitted: bool
+    producer: EndSight
+    consumer: EndSight
+    opening_s: float = 0.0
+    told_established: bool = False
+
+    def end(self, direction: RingDirection) -> EndSight:
+        return self.producer if direction is RingDirection.EGRESS else self.consumer
+
+
+# --- steps ---
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until something changes."""
+
+    phase: EdgePhase
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Have the chain take what permits the next act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Ask the gate whether the pair may be joined."""
+
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcesses:
+    processes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A new life, durable before anything of it is ordered."""
+
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEnds:
+    directions: tuple[RingDirection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListProcess:
+    """Ask an edges process what is there: a beat alone may be older than what is known already."""
+
+    process: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class TellEstablished:
+    """Tell the consumer's end that the producer's pump runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteReady:
+    """Both ends are ready for the first time in this life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Decide that this life ends."""
+
+    why: Closing
+    reason: str
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseEnds:
+    directions: tuple[RingDirection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Both ends are over: the life is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The edge was removed and nothing of it is left."""
+
+
+Step = (
+    Wait | Record | Judge | StartProcesses | Begin | OpenEnds | ListProcess | TellEstablished | NoteReady | Close
+    | CloseEnds | Settle | Forget
+)  # fmt: skip
+
+
+def next_step(seen: Situation, times: PlanTimes) -> Step:
+    """The one thing to do next for this edge."""
+    life = seen.edge.life
+    if life is None:
+        return _without_life(seen)
+    if life.closing is not None:
+        return _closing(seen, life)
+    return _close(seen, life, times) or _open(seen, life)
+
+
+def _without_life(seen: Situation) -> Step:
+    edge, pair = seen.edge, seen.pair
+    if edge.removing:
+        return Forget()
+    if not seen.recorded:
+        return Wait(EdgePhase.WAITING, seen.hold) if seen.hold else Record()
+    if not seen.loaded:
+        return Wait(EdgePhase.WAITING, "the placement control plane has not told what is placed")
+    if pair is None:
+        return Wait(EdgePhase.WAITING, seen.unresolved)
+    if edge.finished == pair:
+        return Wait(EdgePhase.FINISHED, "its producer closed the port and all has arrived")
+    if seen.hold:
+        return Wait(EdgePhase.WAITING, seen.hold)
+    if seen.unheard:
+        return StartProcesses(seen.unheard)
+    if edge.permitted != pair and not seen.permitted:
+        return Judge(pair)
+    return Begin(pair)
+
+
+def _open(seen: Situation, life: Life) -> Step:
+    """A life that shall go on: order what is missing, tell what is established."""
+    for direction in RingDirection:
+        end = seen.end(direction)
+        unsure = end.suspect or (not seen.fresh and end.listed is Listed.UNKNOWN)
+        if unsure and end.linked:
+            return ListProcess(party_of(life.pair, direction).process)
+    if seen.fresh:
+        if not seen.recorded:
+            return Wait(EdgePhase.OPENING, seen.hold) if seen.hold else Record()
+        missing = tuple(way for way in RingDirection if not seen.end(way).opened and seen.end(way).linked)
+        if missing and not seen.hold:
+            return OpenEnds(missing)
+    if seen.producer.is_ready and seen.consumer.is_ready:
+        if not life.ready:
+            return NoteReady()
+        return Wait(EdgePhase.READY, _unheard(seen, life))
+    pumping = seen.producer.report is not None and seen.producer.report.state in _PUMPING
+    if pumping and seen.consumer.opened and not seen.told_established:
+        return TellEstablished()
+    return Wait(EdgePhase.OPENING, _unheard(seen, life) or seen.hold)
+
+
+def _close(seen: Situation, life: Life, times: PlanTimes) -> Close | None:
+    """Whether the life must end, and why."""
+    if seen.edge.removing:
+        return Close(Closing.REMOVED, "removed by order")
+    if seen.producer.ended and seen.consumer.ended:
+        return Close(Closing.FINISHED, "its producer closed the port and all has arrived")
+    if seen.loaded:
+        for direction in RingDirection:
+            end, party = seen.end(direction), party_of(life.pair, direction)
+            if not end.placed and not end.ended:
+                return Close(
+                    Closing.MOVED,
+                    f"{party.instance_id} at epoch {party.epoch} is not placed on {node_of(party)} any more",
+                )
+    fault = fault_of(seen, life, times)
+    return None if fault is None else Close(Closing.FAULT, fault.text, fault)
+
+
+def fault_of(seen: Situation, life: Life, times: PlanTimes) -> Fault | None:
+    """What is wrong with an open life; the cause rather than its consequence at the other end."""
+    faults = [
+        fault
+        for direction in RingDirection
+        if not seen.end(direction).ended
+        and (fault := _fault_of_end(seen.end(direction), party_of(life.pair, direction), seen.fresh, times)) is not None
+    ]
+    if not faults:
+        if life.ready or seen.opening_s <= times.opening_s:
+            return None
+        return Fault(None, f"not ready {times.opening_s:g} s after it was ordered")
+    return min(faults, key=lambda fault: is_consequence(fault.code))
+
+
+def _fault_of_end(end: EndSight, party: EdgeParty, fresh: bool, times: PlanTimes) -> Fault | None:
+    report = end.report
+    if report is not None and report.fault is not None:
+        return Fault(report.fault, report.fault_text)
+    if end.refusal:
+        return Fault(None, end.refusal)
+    if end.listed is Listed.ABSENT and not end.suspect and (end.opened or not fresh):
+        return Fault(EdgeFaultCode.EDGES_RESTARTED, f"{party.process} does not have its end of this life any more")
+    if report is not None and report.state in (*TERMINAL, EdgeProvisionState.STOPPING):
+        return Fault(None, f"{party.process} stopped its end, which nobody ordered")
+    if end.silent_s > times.gone_after_s:
+        return Fault(EdgeFaultCode.LINK_LOST, f"{party.process} was not heard for {times.gone_after_s:g} s")
+    return None
+
+
+def _closing(seen: Situation, life: Life) -> Step:
+    ways = [way for way in RingDirection if not seen.end(way).is_over]
+    if not ways:
+        return Settle()
+    phase = EdgePhase.STOPPING if seen.edge.removing else EdgePhase.CLOSING
+    untold = tuple(way for way in ways if not seen.end(way).closed and seen.end(way).linked)
+    if untold and not seen.hold:
+        return CloseEnds(untold)
+    for way in ways:
+        end, process = seen.end(way), party_of(life.pair, way).process
+        if end.linked and end.closed and (end.suspect or end.listed is Listed.UNKNOWN) and not seen.hold:
+            return ListProcess(process)
+    unlinked = tuple(party_of(life.pair, way).process for way in ways if not seen.end(way).linked)
+    if unlinked and not seen.hold:
+        return StartProcesses(unlinked)
+    still = " and ".join(party_of(life.pair, way).process for way in ways)
+    return Wait(phase, f"{life.reason}; until {still} has let go of it" + (f" ({seen.hold})" if seen.hold else ""))
+
+
+def _unheard(seen: Situation, life: Life) -> str:
+    silent = [party_of(life.pair, way).process for way in RingDirection if not seen.end(way).linked]
+    return f"{' and '.join(dict.fromkeys(silent))} cannot be reached" if silent else ""
+
+
+def party_of(pair: Pair, direction: RingDirection) -> EdgeParty:
+    return pair.producer if direction is RingDirection.EGRESS else pair.consumer
+
+
+def node_of(party: EdgeParty) -> str:
+    """The configured name of its node."""
+    return party.process.removesuffix(".edges")
+
+
+def is_consequence(code: EdgeFaultCode | None) -> bool:
+    return code in CONSEQUENCES
+
+
+def backoff_s(strikes: int, jitter: float, times: PlanTimes) -> float:
+    """The wait before the next life after `strikes` that faulted, at least 1; `jitter` within 0..1 takes off up to a
+    half."""
+    most = min(times.backoff_most_s, times.backoff_first_s * 2.0 ** min(strikes - 1, 30))
+    return most * (1.0 - 0.5 * jitter)
+
+
+__all__ = [
+    "Begin", "Close", "CloseEnds", "EndSight", "Fault", "Forget", "Judge", "ListProcess", "Listed", "NoteReady",
+    "OpenEnds", "PlanTimes", "Record", "Settle", "Situation", "StartProcesses", "Step", "TellEstablished", "Wait",
+    "backoff_s", "fault_of", "is_consequence", "next_step", "node_of", "party_of",
+]  # fmt: skip

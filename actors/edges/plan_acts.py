@@ -1,0 +1,385 @@
+"""Carrying out what an edge needs next: asking gate, supervisors and edges processes, and writing it all down.
+
+One step at a time for each edge. A step that cannot be done holds its edge back for a while and says why; nothing is
+given up, and no wait is without a deadline.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.actor import AskFailed, Context
+from actors.edges.plan import (
+    Begin,
+    Close,
+    CloseEnds,
+    Forget,
+    Judge,
+    Listed,
+    ListProcess,
+    NoteReady,
+    OpenEnds,
+    Record,
+    Settle,
+    StartProcesses,
+    Step,
+    TellEstablished,
+    Wait,
+    backoff_s,
+    is_consequence,
+    next_step,
+    node_of,
+    party_of,
+)
+from actors.edges.plan_core import OPENING, PlanCore
+from actors.edges.plan_processes import list_ends
+from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
+from actors.edges.plan_view import EdgeWork, Hold, LifeView, PlanView
+from actors.edges.wish import PlanRefused
+from actors.placement.governance import context_of
+from messages.base import Address, NodeName
+from messages.edge import RingDirection
+from messages.edge_end import (
+    CloseEdge,
+    EdgeParty,
+    EndRefusal,
+    OpenEdge,
+    ProducerEstablished,
+)
+from messages.edge_plan import EdgePhase
+from messages.gate import Action, CheckAll, Decision, NodeContext
+from messages.identity import Identity
+from messages.supervision import StartChild
+from messages.workload_spec import TrustTier
+
+MAX_TEXT = 4_096
+"""Of what a node says about a fault, in characters: far more than any node does."""
+
+FINAL = frozenset(code.value for code in EndRefusal)
+STEPS_AT_ONCE = 32
+
+
+class PlanActs:
+    """The steps of one incarnation of the planner."""
+
+    def __init__(self, core: PlanCore, view: PlanView, nodes: dict[str, Identity]) -> None:
+        self.core = core
+        self.view = view
+        self._nodes = nodes
+
+    async def drive(self, ctx: Context, work: EdgeWork) -> None:
+        """Do what the edge needs, step by step, until it has to wait. Only one procedure drives an edge."""
+        core, view = self.core, self.view
+        if work.driving or core.distrust:
+            return
+        work.driving = True
+        try:
+            for _ in range(STEPS_AT_ONCE):
+                edge = core.state.edges.get(work.name)
+                if edge is None or view.works.get(work.name) is not work:
+                    return
+                seen = view.situation(work, edge, recorded=core.is_recorded(edge), now=ctx.now())
+                step = next_step(seen, core.settings.times)
+                if isinstance(step, Wait):
+                    self._note(ctx, work, step.phase, step.reason)
+                    return
+                self._note(ctx, work, _phase_during(edge), work.reason)
+                await self._carry_out(ctx, work, step)
+            ctx.log("error", "an edge does not come to rest", edge=work.name)
+            work.hold = Hold(ctx.now() + core.settings.times.backoff_most_s, "it did not come to rest")
+        finally:
+            work.driving = False
+
+    def _note(self, ctx: Context, work: EdgeWork, phase: EdgePhase, reason: str) -> None:
+        if phase is not work.phase:
+            work.since_ms = ctx.wall()
+        work.phase, work.reason = phase, reason
+
+    async def _carry_out(self, ctx: Context, work: EdgeWork, step: Step) -> None:
+        match step:
+            case Record():
+                await self._record(ctx, work)
+            case Judge(pair=pair):
+                await self._judge(ctx, work, pair)
+            case StartProcesses(processes=processes):
+                await self._start(ctx, work, processes)
+            case Begin(pair=pair):
+                await self._begin(ctx, work, pair)
+            case OpenEnds(directions=ways):
+                await self._open(ctx, work, ways)
+            case ListProcess(process=process):
+                if not await list_ends(ctx, self.core, self.view, process):
+                    self._hold(ctx, work, f"{process} does not tell what ends it has")
+            case TellEstablished():
+                self._established(ctx, work)
+            case NoteReady():
+                await self._ready(ctx, work)
+            case Close():
+                await self._close(ctx, work, step)
+            case CloseEnds(directions=ways):
+                await self._close_ends(ctx, work, ways)
+            case Settle():
+                await self._settle(ctx, work)
+            case Forget():
+                await self._forget(ctx, work)
+            case _:
+                raise AssertionError(f"{step} is nothing to do")
+
+    # before a life
+
+    async def _record(self, ctx: Context, work: EdgeWork) -> None:
+        if not await self.core.pay(ctx) and not self.core.is_recorded(self._edge(work)):
+            self._hold(ctx, work, "the chain does not take the record that permits it")
+
+    async def _judge(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:
+        """May data flow between the two? Each is judged as it is placed; no answer is a denial."""
+        settings = self.core.settings
+        parties = (pair.producer, pair.consumer)
+        asks = []
+        for owner in parties:
+            row = self.view.rows.get(owner.instance_id)
+            if row is None:
+                return  # unloaded this instant
+            identity = self._nodes.get(owner.node_id)
+            tier = None if identity is None else TrustTier(identity.tier)
+            contexts = [NodeContext(node_id=owner.node_id, context=context_of(row.record, tier))]
+            request = CheckAll(agent_id=self.core.agent_id, action=Action.EDGE.value, contexts=contexts)
+            asks.append(ctx.ask(self.core.addresses.gate, request, settings.gate_timeout_s))
+        for owner, judged in zip(parties, await ctx.all_of(asks), strict=True):
+            who = f"{owner.instance_id} on {node_of(owner)}"
+            if isinstance(judged, AskFailed):
+                reason = f"the gate gave no verdict on {who}, so it is a denial: {judged}"
+                self._hold(ctx, work, reason, pair=pair)
+                return
+            verdict = judged.verdicts.get(owner.node_id)
+            if verdict is None or verdict.decision is not Decision.PERMIT:
+                said = "no verdict" if verdict is None else f"{verdict.decision.value}: {verdict.reason}"
+                reason = f"the gate does not permit {Action.EDGE.value} for {who}: {said}"
+                work.hold = Hold(ctx.now() + settings.denied_retry_s, reason, pair=pair, denied=True)
+                return
+        work.granted = pair
+
+    async def _start(self, ctx: Context, work: EdgeWork, names: tuple[NodeName, ...]) -> None:
+        """Have the nodes' supervisors start their edges processes, then wait until they are heard."""
+        settings, now = self.core.settings, ctx.now()
+        asked = []
+        for name in names:
+            process = self.view.process(name, now)
+            if process.started_at is None or now - process.started_at >= settings.start_timeout_s:
+                process.started_at = now
+                asked.append(process)
+        asks = [
+            ctx.ask(Address(f"{process.node}/supervisor"), StartChild(name=process.name), settings.ask_timeout_s)
+            for process in asked
+        ]
+        for process, done in zip(asked, await ctx.all_of(asks), strict=True):
+            refused = str(done) if isinstance(done, AskFailed) else done.detail if done.refused is not None else ""
+            if refused:
+                process.started_at = None
+                self._hold(ctx, work, f"{process.name} was not started: {refused}", process=True)
+                return
+        waited = " and ".join(names)
+        if any(not self.view.process(name, now).is_linked for name in names):
+            reason = f"{waited} was started and is not heard yet"
+            self._hold(ctx, work, reason, process=True)
+
+    async def _begin(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:
+        core = self.core
+        edge = self._edge(work)
+        life = core.state.next_life(edge, pair)
+        key = core.owe_life(edge, life, OPENING, number=edge.lives + 1)
+        core.state.edges[work.name] = msgspec.structs.replace(
+            edge,
+            run_id=life.run_id,
+            lives=edge.lives + 1,
+            life=life,
+            permitted=pair,
+            permit_key=edge.permit_key if edge.permitted == pair else key,
+            finished=None,
+        )
+        work.life = LifeView.begun()
+        try:
+            await core.save(ctx)
+        except PlanRefused as refused:
+            core.state.owed.pop(key, None)
+            core.state.edges[work.name] = msgspec.structs.replace(
+                self._edge(work),
+                lives=edge.lives,
+                life=None,
+                permitted=edge.permitted,
+                permit_key=edge.permit_key,
+                finished=edge.finished,
+            )
+            work.life = None
+            self._hold(ctx, work, refused.reason)
+            return
+        if edge.permitted == pair:
+            ctx.run(self._pay(ctx))
+
+    # a life
+
+    async def _open(self, ctx: Context, work: EdgeWork, ways: tuple[RingDirection, ...]) -> None:
+        """Order ends, side by side. The same order again is answered the same, so a lost answer is asked for again."""
+        edge, view = self._edge(work), work.life
+        life = edge.life
+        assert life is not None
+        assert view is not None
+        if view.ordered_at is None:
+            view.ordered_at = ctx.now()
+        asks = []
+        for way in ways:
+            end = view.ends[way]
+            end.ordered, end.serial, end.listed = True, self.view.next_serial(), Listed.UNKNOWN
+            order = OpenEdge(
+                name=edge.name,
+                run_id=life.run_id,
+                edge_id=life.edge_id,
+                direction=way,
+                producer=life.pair.producer,
+                consumer=life.pair.consumer,
+                object_spec=edge.sizes.object_spec,
+                ring_spec=edge.sizes.ring_spec,
+            )
+            asks.append(ctx.ask(_edges(party_of(life.pair, way)), order, self.core.settings.ask_timeout_s))
+        for way, opened in zip(ways, await ctx.all_of(asks), strict=True):
+            end, process = view.ends[way], party_of(life.pair, way).process
+            if not isinstance(opened, AskFailed):
+                end.take(opened.report, opened.incarnation)
+            elif opened.code in FINAL:
+                end.refusal = f"{process} refused its end: {opened.code}: {opened.reason}"[:MAX_TEXT]
+            else:
+                self._hold(ctx, work, f"{process} did not answer the order: {opened}")
+
+    def _established(self, ctx: Context, work: EdgeWork) -> None:
+        life, view = self._edge(work).life, work.life
+        assert life is not None
+        assert view is not None
+        view.established_at = ctx.now()
+        ctx.tell(_edges(life.pair.consumer), ProducerEstablished(edge_id=life.edge_id))
+
+    async def _ready(self, ctx: Context, work: EdgeWork) -> None:
+        edge, view = self._edge(work), work.life
+        assert edge.life is not None
+        assert view is not None
+        view.ready_since = ctx.now()
+        self.core.owe_life(edge, edge.life, "ready")
+        life = msgspec.structs.replace(edge.life, ready=True)
+        self.core.state.edges[work.name] = msgspec.structs.replace(edge, life=life)
+        await self._written(ctx)
+
+    async def _close(self, ctx: Context, work: EdgeWork, step: Close) -> None:
+        """This life ends; it is closed however long disk and chain take to hear of it."""
+        core, edge, view = self.core, self._edge(work), work.life
+        assert edge.life is not None
+        assert view is not None
+        reason = step.reason[:MAX_TEXT]
+        life = msgspec.structs.replace(edge.life, closing=step.why, reason=reason)
+        changed = msgspec.structs.replace(edge, life=life)
+        if step.fault is not None:
+            code = step.fault.code
+            changed = msgspec.structs.replace(changed, faults=edge.faults + 1, fault=code, fault_text=reason)
+            core.owe_life(edge, life, "faulted", fault=None if code is None else code.value, text=reason)
+        elif step.why is Closing.FINISHED:
+            core.owe_life(edge, life, "finished")
+        core.state.edges[work.name] = changed
+        core.dirty = True
+        if view.ready_since is not None and ctx.now() - view.ready_since >= core.settings.times.steady_s:
+            work.strikes = 0
+        work.hold = view.ready_since = None
+        ctx.run(self._written(ctx))
+
+    async def _close_ends(self, ctx: Context, work: EdgeWork, ways: tuple[RingDirection, ...]) -> None:
+        """Tell ends to close, then look what is left of them."""
+        edge, view = self._edge(work), work.life
+        life = edge.life
+        assert life is not None
+        assert view is not None
+        asks = []
+        for way in ways:
+            view.ends[way].serial = self.view.next_serial()
+            order = CloseEdge(edge_id=life.edge_id, direction=way, reason=life.reason)
+            asks.append(ctx.ask(_edges(party_of(life.pair, way)), order, self.core.settings.ask_timeout_s))
+        for way, closed in zip(ways, await ctx.all_of(asks), strict=True):
+            end, process = view.ends[way], party_of(life.pair, way).process
+            if isinstance(closed, AskFailed):
+                self._hold(ctx, work, f"{process} did not answer the order to close: {closed}")
+            else:
+                end.closed, end.listed = True, Listed.UNKNOWN
+
+    async def _settle(self, ctx: Context, work: EdgeWork) -> None:
+        """Nothing of the life is left: the next may begin."""
+        core, edge, view = self.core, self._edge(work), work.life
+        life = edge.life
+        assert life is not None
+        assert view is not None
+        if life.closing is Closing.FAULT:
+            edge, life = self._cause(view, edge, life)
+            work.strikes += 1
+            wait_s = backoff_s(work.strikes, ctx.random.random(), core.settings.times)
+            work.hold = Hold(ctx.now() + wait_s, f"its last life faulted: {life.reason}", pair=life.pair)
+        else:
+            work.strikes, work.hold = 0, None
+        assert life.closing is not None
+        core.owe_life(edge, life, "closed", why=life.closing.value, text=life.reason)
+        finished = life.pair if life.closing is Closing.FINISHED else None
+        core.state.edges[work.name] = msgspec.structs.replace(edge, life=None, finished=finished)
+        work.life = None
+        await core.save_quietly(ctx)
+        ctx.run(self._pay(ctx))
+
+    def _cause(self, view: LifeView, edge: DesiredEdge, life: Life) -> tuple[DesiredEdge, Life]:
+        """What the ends told until the end may name the cause where the first to fault had only seen its effect."""
+        if edge.fault is not None and not is_consequence(edge.fault):
+            return edge, life
+        for end in view.ends.values():
+            report = end.report
+            if report is not None and report.fault is not None and not is_consequence(report.fault):
+                text = report.fault_text[:MAX_TEXT]
+                return (
+                    msgspec.structs.replace(edge, fault=report.fault, fault_text=text),
+                    msgspec.structs.replace(life, reason=text),
+                )
+        return edge, life
+
+    async def _forget(self, ctx: Context, work: EdgeWork) -> None:
+        core, edge = self.core, self._edge(work)
+        core.owe_plan(edge, "removed", reason="by order")
+        core.state.forget(work.name)
+        self.view.works.pop(work.name, None)
+        await self._written(ctx)
+
+    # writing
+
+    async def _written(self, ctx: Context) -> None:
+        """Save and pay what has happened already."""
+        await self.core.save_quietly(ctx)
+        ctx.run(self._pay(ctx))
+
+    async def _pay(self, ctx: Context) -> None:
+        await self.core.pay(ctx)
+
+    def _edge(self, work: EdgeWork) -> DesiredEdge:
+        return self.core.state.edges[work.name]
+
+    def _hold(
+        self, ctx: Context, work: EdgeWork, reason: str, *, pair: Pair | None = None, process: bool = False
+    ) -> None:
+        work.hold = Hold(ctx.now() + self.core.settings.retry_s, reason, pair=pair, process=process)
+
+
+def _phase_during(edge: DesiredEdge) -> EdgePhase:
+    """Where an edge stands while something is being done for it."""
+    if edge.removing:
+        return EdgePhase.STOPPING
+    if edge.life is None:
+        return EdgePhase.WAITING
+    if edge.life.closing is not None:
+        return EdgePhase.CLOSING
+    return EdgePhase.READY if edge.life.ready else EdgePhase.OPENING
+
+
+def _edges(owner: EdgeParty) -> Address:
+    return Address(f"{owner.process}/edges")
+
+
+__all__ = ["PlanActs"]

@@ -1,0 +1,51 @@
+"""What the edge planner asks of edges processes as a whole: what is there, and to close what should not be."""
+
+from __future__ import annotations
+
+from actors.actor import AskFailed, Context
+from actors.edges.plan_core import PlanCore
+from actors.edges.plan_view import PlanView, ProcessView
+from messages.base import Address, NodeName
+from messages.edge_end import CloseEdge, ListEnds
+
+STRAY_EVERY_S = 5.0
+
+
+async def list_ends(ctx: Context, core: PlanCore, view: PlanView, process: NodeName) -> bool:
+    """Ask what ends are there, and take the answer in. False when there is none."""
+    asked = view.serial
+    try:
+        ends = await ctx.ask(Address(f"{process}/edges"), ListEnds(), core.settings.ask_timeout_s)
+    except AskFailed as failure:
+        ctx.log("debug", "an edges process does not tell what it has", process=process, reason=str(failure))
+        return False
+    known = view.process(process, ctx.now())
+    known.heard_at, known.speaking, known.arena = ctx.now(), True, ends.arena
+    view.take_listing(core.state.edges, known, ends.incarnation, ends.ends, asked)
+    return True
+
+
+async def close_strays(ctx: Context, core: PlanCore, process: ProcessView) -> None:
+    """Close what no edge here has: what is left of a life that ended while its process could not be reached."""
+    now = ctx.now()
+    wanted = {edge.life.edge_id for edge in core.state.edges.values() if edge.life is not None}
+    due = [
+        key
+        for key, told in process.strays.items()
+        if key[0] not in wanted and (told is None or now - told >= STRAY_EVERY_S)
+    ]
+    process.strays.update(dict.fromkeys(due, now))
+    asks = [
+        ctx.ask(
+            Address(f"{process.name}/edges"),
+            CloseEdge(edge_id=edge_id, direction=way, reason="no edge that shall be has this end"),
+            core.settings.ask_timeout_s,
+        )
+        for edge_id, way in due
+    ]
+    for (edge_id, way), closed in zip(due, await ctx.all_of(asks), strict=True):
+        ctx.log("info", "a stray end was told to close", process=process.name, edge_id=edge_id, direction=way.value,
+                answer=str(closed))  # fmt: skip
+
+
+__all__ = ["close_strays", "list_ends"]

@@ -1,0 +1,331 @@
+"""What the edge planner knows in memory: what is placed, what each edges process tells, and where each edge stands.
+
+Nothing of it survives a restart; it is asked for again. An edges process is believed about its own ends only. Beats and
+answers may overtake each other, so a report never takes an end back to an earlier state, and an end that a beat does
+not show is asked about before it counts as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from actors.actor import Context
+from actors.edges.plan import TERMINAL, EndSight, Listed, Situation, party_of
+from actors.edges.plan_state import DesiredEdge, Life, Pair
+from actors.edges.wish import PortName, parse_port
+from messages.base import NodeName
+from messages.edge import EdgeId, EdgeProvisionState, RingDirection
+from messages.edge_end import ArenaSample, EdgeParty, EndReport
+from messages.edge_plan import EdgePhase
+from messages.placement import PlacedInstance
+
+EDGES_SUFFIX = ".edges"
+"""The edges process of `shed` is `shed.edges`."""
+
+EndKey = tuple[EdgeId, RingDirection]
+
+_RANK = {
+    EdgeProvisionState.WAITING_FOR_LEASE: 0,
+    EdgeProvisionState.WAITING_FOR_WORKER_RING: 1,
+    EdgeProvisionState.WAITING_FOR_DRIVER: 2,
+    EdgeProvisionState.READY: 3,
+    EdgeProvisionState.STOPPING: 4,
+    EdgeProvisionState.FAILED: 5,
+    EdgeProvisionState.STOPPED: 5,
+}
+
+
+@dataclass(slots=True)
+class ProcessView:
+    """One edges process. `heard_at`: `ctx.now` seconds; `incarnation` of its newest life that was heard, 0 for none.
+
+    `link`: the incarnation of its link, None while there is none; `speaking`: it told something since the link is up.
+    `strays`: ends that no edge here has, and when they were last told to close.
+    """
+
+    name: NodeName
+    heard_at: float
+    link: int | None = None
+    speaking: bool = False
+    incarnation: int = 0
+    ends: int = 0
+    arena: ArenaSample | None = None
+    started_at: float | None = None
+    strays: dict[EndKey, float | None] = field(default_factory=dict)
+
+    @property
+    def is_linked(self) -> bool:
+        return self.link is not None and self.speaking
+
+    @property
+    def node(self) -> str:
+        return self.name.removesuffix(EDGES_SUFFIX)
+
+
+@dataclass(slots=True)
+class EndView:
+    """One end of the life in hand. `serial`: the newest order to it; listings asked before do not count."""
+
+    ordered: bool = True
+    opened: bool = False
+    refusal: str = ""
+    closed: bool = False
+    listed: Listed = Listed.UNKNOWN
+    suspect: bool = False
+    report: EndReport | None = None
+    incarnation: int = 0
+    serial: int = 0
+
+    def take(self, report: EndReport, incarnation: int) -> None:
+        """Its process tells of it; what was told already stays told."""
+        known = self.report
+        if known is not None and incarnation == self.incarnation:
+            if _RANK[report.state] < _RANK[known.state]:
+                return
+            report = msgspec.structs.replace(
+                report,
+                ended=report.ended or known.ended,
+                fault=report.fault or known.fault,
+                fault_text=report.fault_text if report.fault is not None else known.fault_text,
+            )
+        self.report, self.incarnation = report, incarnation
+        self.opened, self.listed, self.suspect = True, Listed.PRESENT, False
+
+    def missing(self, incarnation: int, asked: int | None) -> None:
+        """A listing does not show it. `asked`: the serial at which it was asked for, None for a beat."""
+        if asked is None:
+            self.suspect = self.listed is Listed.PRESENT or self.suspect
+        elif asked >= self.serial:
+            self.listed, self.suspect, self.incarnation = Listed.ABSENT, False, incarnation
+
+
+@dataclass(slots=True)
+class LifeView:
+    """The life in hand. `fresh`: it began in this incarnation of the planner."""
+
+    fresh: bool
+    ends: dict[RingDirection, EndView]
+    ordered_at: float | None = None
+    established_at: float | None = None
+    ready_since: float | None = None
+
+    @classmethod
+    def begun(cls) -> LifeView:
+        return cls(fresh=True, ends={way: EndView(ordered=False) for way in RingDirection})
+
+    @classmethod
+    def found(cls, now: float) -> LifeView:
+        return cls(fresh=False, ends={way: EndView() for way in RingDirection}, ordered_at=now)
+
+
+@dataclass(slots=True)
+class Hold:
+    """Nothing more is tried before `until`. `pair`: it concerns that pair alone; `denied`: by the gate; `process`: it
+    is waited for."""
+
+    until: float
+    reason: str
+    pair: Pair | None = None
+    denied: bool = False
+    process: bool = False
+
+
+@dataclass(slots=True)
+class EdgeWork:
+    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted."""
+
+    name: str
+    source: PortName
+    target: PortName
+    since_ms: int
+    life: LifeView | None = None
+    hold: Hold | None = None
+    granted: Pair | None = None
+    strikes: int = 0
+    phase: EdgePhase = EdgePhase.WAITING
+    reason: str = ""
+    driving: bool = False
+
+
+def candidates(name: PortName, rows: Iterable[PlacedInstance]) -> list[PlacedInstance]:
+    """The placed instances that a port's name may mean."""
+    return [
+        row
+        for row in rows
+        if name.workload in (row.record.workload, row.record.instance_id) and name.node in (None, row.node)
+    ]
+
+
+def resolve(name: PortName, rows: Iterable[PlacedInstance], used: str | None) -> PlacedInstance | str:
+    """The instance that a port's name means now, or why there is none. `used`: the instance that it meant before, which
+    stays if it can."""
+    found = candidates(name, rows)
+    if not found:
+        where = "" if name.node is None else f" on {name.node}"
+        return f"no instance of {name.workload} is placed{where}"
+    for row in found:
+        if row.record.instance_id == used:
+            return row
+    return ambiguity(name, found) if len(found) > 1 else found[0]
+
+
+def ambiguity(name: PortName, found: list[PlacedInstance]) -> str:
+    """What to write instead."""
+    nodes = sorted(row.node for row in found)
+    if len(set(nodes)) == len(nodes):
+        writes = ", ".join(f"{name.workload}@{node}.{name.port}" for node in nodes)
+    else:
+        writes = ", ".join(sorted(f"{row.record.instance_id}.{name.port}" for row in found))
+    return f"{name} may be any of {len(found)} placed instances: write one of {writes}"
+
+
+def party(row: PlacedInstance, port: str) -> EdgeParty:
+    record = row.record
+    return EdgeParty(
+        node_id=record.node_id,
+        process=NodeName(row.node + EDGES_SUFFIX),
+        instance_id=record.instance_id,
+        epoch=record.epoch,
+        port=port,
+    )
+
+
+class PlanView:
+    """Placements, edges processes and edges in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, PlacedInstance] = {}
+        self.placements_known = False
+        self.processes: dict[NodeName, ProcessView] = {}
+        self.works: dict[str, EdgeWork] = {}
+        self.serial = 0
+
+    def process(self, name: NodeName, now: float) -> ProcessView:
+        """That edges process; one never heard of counts as silent from now on."""
+        return self.processes.setdefault(name, ProcessView(name, heard_at=now))
+
+    def work_on(self, edge: DesiredEdge, ctx: Context) -> EdgeWork:
+        """Begin to look after an edge; its life, if it has one, was begun by an earlier planner."""
+        source, target = parse_port(edge.source, "source"), parse_port(edge.target, "target")
+        life = None if edge.life is None else LifeView.found(ctx.now())
+        work = EdgeWork(name=edge.name, source=source, target=target, since_ms=ctx.wall(), life=life)
+        self.works[edge.name] = work
+        return work
+
+    def next_serial(self) -> int:
+        """Of the order that is about to be given."""
+        self.serial += 1
+        return self.serial
+
+    def take_listing(
+        self,
+        state_edges: dict[str, DesiredEdge],
+        process: ProcessView,
+        incarnation: int,
+        ends: list[EndReport],
+        asked: int | None,
+    ) -> list[EdgeWork]:
+        """Everything that one edges process has, told unasked or `asked` at that serial. Returns whom it concerns."""
+        told = {(report.edge_id, report.direction): report for report in ends}
+        process.incarnation, process.ends = incarnation, len(told)
+        concerned: list[EdgeWork] = []
+        for work in self.works.values():
+            life = state_edges[work.name].life
+            if life is None or work.life is None:
+                continue
+            for way, end in work.life.ends.items():
+                if party_of(life.pair, way).process != process.name:
+                    continue
+                report = told.pop((life.edge_id, way), None)
+                if report is None:
+                    end.missing(incarnation, asked)
+                else:
+                    end.take(report, incarnation)
+                if not concerned or concerned[-1] is not work:
+                    concerned.append(work)
+        process.strays = {key: process.strays.get(key) for key, report in told.items() if report.state not in TERMINAL}
+        return concerned
+
+    def take_report(
+        self, state_edges: dict[str, DesiredEdge], process: NodeName, incarnation: int, report: EndReport
+    ) -> EdgeWork | None:
+        """What one end tells of itself. Returns the edge it belongs to, None for a stray."""
+        for work in self.works.values():
+            life = state_edges[work.name].life
+            if life is None or work.life is None or life.edge_id != report.edge_id:
+                continue
+            if party_of(life.pair, report.direction).process == process:
+                work.life.ends[report.direction].take(report, incarnation)
+                return work
+        return None
+
+    def pair_of(self, work: EdgeWork, edge: DesiredEdge) -> Pair | str:
+        """Whom the edge would join now, or why nobody."""
+        used = edge.permitted
+        rows = self.rows.values()
+        source = resolve(work.source, rows, None if used is None else used.producer.instance_id)
+        target = resolve(work.target, rows, None if used is None else used.consumer.instance_id)
+        if isinstance(source, str) or isinstance(target, str):
+            return "; ".join(why for why in (source, target) if isinstance(why, str))
+        pair = Pair(producer=party(source, work.source.port), consumer=party(target, work.target.port))
+        if pair.producer == pair.consumer:
+            return f"both ends are port {work.source.port} of {pair.producer.instance_id}: an edge joins two ports"
+        return pair
+
+    def situation(self, work: EdgeWork, edge: DesiredEdge, *, recorded: bool, now: float) -> Situation:
+        """What the next step of that edge depends on."""
+        pair = self.pair_of(work, edge)
+        known = pair if isinstance(pair, Pair) else None
+        hold = work.hold
+        if hold is not None and (now >= hold.until or (hold.pair is not None and hold.pair != known)):
+            hold = work.hold = None
+        life, view = edge.life, work.life
+        unheard = () if known is None else self._unheard(known, now)
+        return Situation(
+            edge=edge,
+            loaded=self.placements_known,
+            recorded=recorded,
+            fresh=view is not None and view.fresh,
+            pair=known,
+            unresolved=pair if isinstance(pair, str) else "",
+            unheard=unheard,
+            hold="" if hold is None else hold.reason,
+            permitted=known is not None and work.granted == known,
+            producer=self._sight(life, view, RingDirection.EGRESS, now),
+            consumer=self._sight(life, view, RingDirection.INGRESS, now),
+            opening_s=0.0 if view is None or view.ordered_at is None else now - view.ordered_at,
+            told_established=view is not None and view.established_at is not None,
+        )
+
+    def _unheard(self, pair: Pair, now: float) -> tuple[NodeName, ...]:
+        names = dict.fromkeys((pair.producer.process, pair.consumer.process))
+        return tuple(name for name in names if not self.process(name, now).is_linked)
+
+    def _sight(self, life: Life | None, view: LifeView | None, way: RingDirection, now: float) -> EndSight:
+        if life is None or view is None:
+            return EndSight()
+        end, owner = view.ends[way], party_of(life.pair, way)
+        process = self.process(owner.process, now)
+        row = self.rows.get(owner.instance_id)
+        placed = row is not None and party(row, owner.port) == owner
+        return EndSight(
+            linked=process.is_linked,
+            silent_s=now - process.heard_at,
+            listed=end.listed,
+            suspect=end.suspect,
+            report=end.report,
+            ordered=end.ordered,
+            opened=end.opened,
+            refusal=end.refusal,
+            closed=end.closed,
+            placed=placed or not self.placements_known,
+        )
+
+
+__all__ = [
+    "EDGES_SUFFIX", "EdgeWork", "EndView", "Hold", "LifeView", "PlanView", "ProcessView", "ambiguity", "candidates",
+    "party", "resolve",
+]  # fmt: skip
