@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -17,8 +18,8 @@ from messages.placement import InstanceOrder, ListNodes, PlaceOrder
 from messages.supervision import ShowChildren
 from runtime.client import Client
 from runtime.cluster.cluster import Cluster
-from runtime.cluster.create import init_cluster
-from runtime.cluster.settings import Restarts
+from runtime.cluster.create import init_cluster, update_cluster
+from runtime.cluster.settings import FILE_NAME, Restarts
 from runtime.leftovers import kill_all
 from runtime.packages.directory import pack, sign
 from runtime.up import all_running
@@ -51,14 +52,22 @@ _IDLE = "import signal\nsignal.sigwait({signal.SIGTERM})\n"
 
 
 @contextmanager
-def running(folder: Path, nodes: Sequence[str]) -> Iterator[tuple[Cluster, Client, Path]]:
+def running(
+    folder: Path, nodes: Sequence[str], *, edges_by_tcp: bool = False
+) -> Iterator[tuple[Cluster, Client, Path]]:
     """A cluster whose nodes all beat, a client, and the directory of a signed package. Raises `RuntimeError`.
 
-    Its restarts are never spent, and come as soon as a first one does.
+    Its restarts are never spent, and come as soon as a first one does. `edges_by_tcp`: bytes of edges between nodes
+    go through the loopback device instead of sockets in the file system.
     """
     first_s = Restarts().backoff_first_s
     restarts = Restarts(intensity=1000, backoff_first_s=first_s, backoff_ceiling_s=first_s)
     cluster = init_cluster(folder / "c", list(nodes), name="bench", restarts=restarts)
+    if edges_by_tcp:
+        with (cluster.path / FILE_NAME).open("a") as settings:
+            for node in nodes:
+                settings.write(f'[endpoints.{node}]\nedges = "tcp://127.0.0.1:{free_port()}"\n')
+        cluster = update_cluster(cluster.path)
     source, package = folder / "idle-source", folder / "idle"
     source.mkdir()
     (source / "cog.toml").write_text(_COG)
@@ -92,6 +101,14 @@ def unload(client: Client, instance: str) -> None:
         client.ask(PLANE, InstanceOrder(method=method.value, instance=instance), LIMIT_S)
 
 
+def free_port() -> int:
+    """A port of the loopback device that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def bare_python_s() -> float:
     """How long a Python that does nothing takes: that much no program in this language can save."""
     began = time.monotonic()
@@ -115,4 +132,4 @@ def until(what: str, attempt: Callable[[], A | None]) -> A:
     raise RuntimeError(f"not within {LIMIT_S:g} s: {what}{last}")
 
 
-__all__ = ["CONFIG", "LIMIT_S", "PLANE", "ROOT", "bare_python_s", "place", "running", "unload", "until"]
+__all__ = ["CONFIG", "LIMIT_S", "PLANE", "ROOT", "bare_python_s", "free_port", "place", "running", "unload", "until"]

@@ -1,4 +1,4 @@
-"""`sennit bench`: measure messaging, the chain, placement and restarts on this machine (design 11)."""
+"""`sennit bench`: measure messaging, the chain, placement, restarts and edges on this machine (design 11)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = verbs()
 
 @app.callback()
 def bench() -> None:
-    """Measure messaging, the chain, placement and restarts.
+    """Measure messaging, the chain, placement, restarts and edges.
 
     \b
     Examples:
@@ -156,6 +156,59 @@ def restart(as_json: JsonOption = False) -> None:
         print_document(plain)
     else:
         print_facts([(name.replace("_", " "), value) for name, value in plain.items()])
+
+
+@app.command()
+def edges(as_json: JsonOption = False) -> None:
+    """Objects from workload to workload, beside a copy of memory and beside bare sockets. Takes some minutes.
+
+    \b
+    Example:
+      sennit bench edges
+    """
+    from runtime.cli.sizes import size_text
+
+    measured = _run("edges")
+    if as_json:
+        print_document(asdict(measured))
+        return
+    print_table(
+        ("", "object", "ring", "objects/s", "MB/s", "limit MB/s", "of limit"),
+        [
+            (
+                flow.path,
+                size_text(flow.object_bytes),
+                size_text(flow.ring_bytes),
+                f"{flow.objects_per_s:,.0f}",
+                f"{flow.bytes_per_s / 1e6:,.0f}",
+                f"{flow.limit_bytes_per_s / 1e6:,.0f}",
+                f"{flow.share:.0%}",
+            )
+            for flow in measured.flows
+        ],
+    )
+    print()
+    print_table(
+        ("one way, at a low rate", "p50", "p99"),
+        [(one.path, f"{one.p50_us:.0f} us", f"{one.p99_us:.0f} us") for one in measured.latencies],
+    )
+    print()
+    print_table(
+        ("behind a slow sink", "waiting at most", "of both rings", "cluster grew by"),
+        [
+            (one.path, size_text(one.waiting_bytes), size_text(one.bound_bytes), size_text(one.grown_bytes))
+            for one in measured.bounded
+        ],
+    )
+    beside = measured.beside
+    busy = f"p50 {beside.busy_p50_ms:.1f} ms, p99 {beside.busy_p99_ms:.1f} ms (idle: p99 {beside.idle_p99_ms:.1f} ms)"
+    print_facts(
+        [
+            (f"asks to the agent beside {beside.edges} busy edges", busy),
+            ("they moved", f"{beside.bytes_per_s / 1e6:,.0f} MB/s"),
+            ("machine", measured.machine),
+        ]
+    )
 
 
 def _run(name: str) -> Any:
