@@ -83,6 +83,7 @@ def _gate(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
 
 def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
+    from actors.edges.planner import EdgePlanner, PlannerSettings
     from actors.packages.server import PackageServer
     from actors.placement.core import PlaneSettings
     from actors.placement.plane import PlacementControlPlane
@@ -96,11 +97,12 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     content = Once(lambda: ContentStore(state / "blobs"))
     blobs = Address(f"{entry.name}/blobs")
 
+    nodes = [
+        Identity(name=node.name, role=node.role.value, public_key=node.public_key, tier=(node.tier or "paired"))
+        for node in cluster.node_entries
+    ]
+
     def plane() -> PlacementControlPlane:
-        nodes = [
-            Identity(name=node.name, role=node.role.value, public_key=node.public_key, tier=(node.tier or "paired"))
-            for node in cluster.node_entries
-        ]
         settings = PlaneSettings(
             place_timeout_s=times.fetch_timeout_s + times.call_timeout_s,
             read_timeout_s=times.call_timeout_s,
@@ -114,11 +116,19 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
             settings=settings,
         )
 
+    def planner() -> EdgePlanner:
+        return EdgePlanner(
+            agent_id=cluster.process(entry.name).node_id,
+            nodes=nodes,
+            settings=PlannerSettings(gate_timeout_s=times.gate_timeout_s, start_timeout_s=times.start_timeout_s),
+        )
+
     return [
         _port(cluster, entry, "store", lambda: FileStore(state / "documents", cluster.cluster_id, entry.name)),
         _port(cluster, entry, "blobs", lambda: Blobs(content())),
         _actor(cluster, entry, "packages", lambda: PackageServer(blobs, read_trust(cluster.trust_file))),
         _actor(cluster, entry, "plane", plane),
+        _actor(cluster, entry, "edges", planner),
     ]
 
 
