@@ -187,21 +187,13 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
 
 def _edges(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
-    from actors.edges.actor import EstablisherActor
+    from actors.edges.edges import Edges
     from messages.edge import NodeId
     from messages.identity import node_number
 
     node = cluster.process(node_of(entry.name))
     number = NodeId(node_number(node.public_key))
-    driver = Address(f"{entry.name}/driver")
-    return [
-        _actor(
-            cluster,
-            entry,
-            "establisher",
-            lambda: EstablisherActor(number, commands_to=driver, lifecycle_to=driver),
-        )
-    ]
+    return [_actor(cluster, entry, "edges", lambda: Edges(entry.name, number, budget_bytes=1 << 30))]
 
 
 def process_command(cluster: Cluster) -> Callable[[StartProcess], list[str]]:

@@ -106,22 +106,22 @@ def seed_event(
 
 
 def reported_fault(
-    code: EdgeFaultCode, *, edge_id: EdgeId, direction: RingDirection, ring_id: RingId
+    code: EdgeFaultCode, *, edge_id: EdgeId, direction: RingDirection, ring_id: RingId, streaming: bool
 ) -> RingFault | StreamFault:
-    """What a fault becomes that a pump or a worker reports of a ring which is in use.
+    """What a fault becomes that a pump or a worker reports of a ring which it has been given.
 
     A crash is believed of `WorkerGone` alone: the establisher takes `worker_crashed` for a worker that touches nothing
-    any more. And a code that is not theirs to tell (a refused lease, a restart) still faults the edge.
+    any more. A code that is not theirs to tell (a refused lease, a restart) faults the edge all the same, and so does
+    one of a stream before there is any (not `streaming`, E 2.5 Q18).
     """
-    match REASONS[code]:
-        case RingFaultReason():
-            return RingFault(edge_id=edge_id, ring_id=ring_id, reason=RingFaultReason.WORKER_REJECTED_RING)
-        case StreamFaultReason():
-            event = seed_event(code, edge_id=edge_id, direction=direction)
-            assert isinstance(event, StreamFault)
-            return event
-        case _:
-            return StreamFault(edge_id=edge_id, reason=StreamFaultReason.PROTOCOL_ERROR)
+    reason = REASONS[code]
+    if isinstance(reason, RingFaultReason) or not streaming:
+        return RingFault(edge_id=edge_id, ring_id=ring_id, reason=RingFaultReason.WORKER_REJECTED_RING)
+    if isinstance(reason, StreamFaultReason):
+        event = seed_event(code, edge_id=edge_id, direction=direction)
+        assert isinstance(event, StreamFault)
+        return event
+    return StreamFault(edge_id=edge_id, reason=StreamFaultReason.PROTOCOL_ERROR)
 
 
 def code_of(reason: EdgeFaultReason) -> EdgeFaultCode:

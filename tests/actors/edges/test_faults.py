@@ -55,10 +55,11 @@ def test_a_lost_link_is_a_write_error_at_the_sending_end_and_a_read_error_at_the
 
 @pytest.mark.parametrize("code", list(Code))
 def test_whatever_a_pump_or_worker_reports_faults_the_ring_in_use_but_never_proves_a_crash(code):
-    event = reported_fault(code, edge_id=7, direction=RingDirection.EGRESS, ring_id=3)
-    assert isinstance(event, RingFault | StreamFault)
-    assert event.edge_id == 7
-    assert event.reason is not RingFaultReason.WORKER_CRASHED
+    for streaming in (True, False):
+        event = reported_fault(code, edge_id=7, direction=RingDirection.EGRESS, ring_id=3, streaming=streaming)
+        assert isinstance(event, RingFault | StreamFault if streaming else RingFault)
+        assert event.edge_id == 7
+        assert event.reason is not RingFaultReason.WORKER_CRASHED
 
 
 @pytest.mark.parametrize("code", [Code.CANNOT_FIT, Code.WORKER_REFUSED])
