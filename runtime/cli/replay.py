@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from actors.edges.semantics import Semantics
 from runtime.cli.options import JsonOption, verbs
 from runtime.cli.output import ExitCode, Failed, print_document
 
@@ -27,12 +29,6 @@ class Machine(StrEnum):
 
     EDGE_ESTABLISHER = "edge-establisher"
     PLACEMENT_ENGINE = "placement-engine"
-
-
-class Semantics(StrEnum):
-    """Which table the edge establisher follows; the seed's is the recorded one."""
-
-    SEED = "seed"
 
 
 @app.callback()
@@ -57,7 +53,12 @@ def machine(
         typer.Option("--check", help="Compare recorded outcomes with computed ones; exit 1 at the first difference."),
     ] = False,
     semantics: Annotated[
-        Semantics, typer.Option("--semantics", metavar="NAME", help="Rules of the edge establisher: seed.")
+        Semantics,
+        typer.Option(
+            "--semantics",
+            metavar="NAME",
+            help="Rules of the edge establisher: seed (as recorded) or strict (as nodes run it).",
+        ),
     ] = Semantics.SEED,
     as_json: JsonOption = False,
 ) -> ExitCode:
@@ -68,10 +69,10 @@ def machine(
     \b
     Examples:
       sennit replay machine edge-establisher --check tests/golden/edge-traces.jsonl
+      sennit replay machine edge-establisher --semantics strict events.jsonl
       sennit replay machine placement-engine requests.jsonl
     """
-    del semantics  # the only table there is; named so that a script says what it relies on
-    checker, completer = _functions(machine)
+    checker, completer = _functions(machine, semantics)
     with _lines(file) as lines:
         try:
             if not check:
@@ -99,14 +100,17 @@ def _report(result: ReplayResult, as_json: bool) -> ExitCode:
 
 
 def _functions(
-    machine: Machine,
+    machine: Machine, semantics: Semantics
 ) -> tuple[Callable[[Iterable[str]], ReplayResult], Callable[[Iterable[str]], Iterator[str]]]:
-    """Check and replay of a machine."""
+    """Check and replay of a machine under these semantics."""
     match machine:
         case Machine.EDGE_ESTABLISHER:
             from runtime import replay_edge
 
-            return replay_edge.check, replay_edge.replay
+            return partial(replay_edge.check, semantics=semantics), partial(replay_edge.replay, semantics=semantics)
+        case Machine.PLACEMENT_ENGINE if semantics is not Semantics.SEED:
+            text = f"the placement engine has no {semantics} semantics"
+            raise Failed(ExitCode.USAGE, "no_such_semantics", text, "leave --semantics out")
         case Machine.PLACEMENT_ENGINE:
             from runtime import replay_engine
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.edges.semantics import Semantics
 from runtime.replay_edge import check, replay
 
 GOLDEN = (Path(__file__).parents[1] / "golden" / "edge-traces.jsonl").read_text().splitlines()
@@ -123,6 +124,12 @@ MALFORMED = [
     ("a key has 65 bits", trace(records={str(2**64): None}), "$.steps[0].records"),
     ("a key is no number", trace(records={"one": None}), "$.steps[0].records"),
     ("a key has a leading zero", trace(records={"01": None}), "$.steps[0].records"),
+    ("a key has digits of another script", trace(records={"\u0661": None}), "$.steps[0].records"),
+    ("a key has an unknown direction", trace(records={"1/sideways": None}), "$.steps[0].records"),
+    ("a key has no edge", trace(records={"/egress": None}), "$.steps[0].records"),
+    ("a key has a line end", trace(records={"1/egress\n": None}), "$.steps[0].records"),
+    ("an unknown direction", trace(direction="sideways"), "$.steps[0].direction"),
+    ("an unknown rejection", trace(rejected="bored"), "$.steps[0].rejected"),
     ("an unknown event", trace(event={"type": "Paint", "edge_id": 1}), "Paint"),
     ("a command as event", trace(event={"type": "StopPump", "edge_id": 1, "ring_id": 1}), "StopPump"),
     ("an unknown member of the event", trace(event=STOP | {"colour": 1}), "colour"),
@@ -163,3 +170,108 @@ def test_blank_lines_count_but_are_skipped():
     assert len(list(replay(["\n", trace(), ""]))) == 1
     with pytest.raises(ValueError, match="line 3"):
         check(["", trace(), "{"])
+
+
+# --- strict ---
+
+SPECS = {
+    "object_spec": {"kind": "activation", "dtype": "f16", "max_extent_bytes": 4096},
+    "ring_spec": {"header_bytes": 128, "data_bytes": 4096, "alignment": 64},
+}
+TX = {"type": "ProvisionTx", "run_id": 7, "edge_id": 1, "local_node_id": 10, "consumer_node_id": 10, **SPECS}
+RX = {"type": "ProvisionRx", "run_id": 7, "edge_id": 1, "local_node_id": 10, **SPECS}
+READY = {"type": "DriverEdgeReady", "edge_id": 1}
+OFFSETS = {"start_offset": 0, "header_offset": 0, "data_offset": 128, "end_offset": 4224}
+
+
+def leased(request):
+    layout = OFFSETS | {"data_bytes": 4096, "alignment": 64}
+    return {"type": "RingLeased", "request_id": request, "ring_id": request, "layout": layout}
+
+
+def installed(ring):
+    return {"type": "RingInstalled", "edge_id": 1, "ring_id": ring}
+
+
+def strictly(*steps):
+    """The completed steps; a step is an event or an event with its direction."""
+    given = [{"event": step} if isinstance(step, dict) else {"event": step[0], "direction": step[1]} for step in steps]
+    (line,) = replay([json.dumps({"local_node_id": 10, "steps": given})], Semantics.STRICT)
+    return json.loads(line)["steps"]
+
+
+def test_under_strict_both_ends_of_an_edge_have_a_record_of_their_own():
+    steps = strictly(TX, RX, leased(1), leased(2), installed(1), installed(2), READY, (READY, "ingress"), STOP)
+    assert [list(step["records"]) for step in steps] == [["1/egress", "1/ingress"]] * 9
+    assert steps[0]["records"]["1/ingress"] is None
+    states = [[record and record["state"] for record in step["records"].values()] for step in steps[5:]]
+    assert states == [
+        ["waiting_for_driver", "waiting_for_driver"],
+        ["waiting_for_driver", "waiting_for_driver"],
+        ["waiting_for_driver", "ready"],
+        ["stopping", "stopping"],
+    ]
+    assert [step["rejected"] for step in steps[5:]] == [None, "direction_needed", None, None]
+    assert [step.get("direction") for step in steps[6:]] == [None, "ingress", None]
+    assert steps[7]["lifecycle"] == [{"type": "EdgeReady", "edge_id": 1, "local_edge_actor": 2}]
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([TX | {"local_node_id": 11}], "wrong_node"),
+        ([TX, TX | {"consumer_node_id": 12}], "edge_live"),
+        ([TX, RX | {"run_id": 6}], "stale_run"),
+        ([TX | {"ring_spec": SPECS["ring_spec"] | {"alignment": 0}}], "invalid_spec"),
+        ([STOP], "unknown_edge"),
+        ([TX, TX], None),
+    ],
+)
+def test_under_strict_a_step_says_why_its_event_was_turned_away(events, reason):
+    assert strictly(*events)[-1]["rejected"] == reason
+
+
+def test_under_seed_a_direction_is_kept_but_not_looked_at():
+    given = json.dumps({"local_node_id": 10, "steps": [{"event": TX, "direction": "ingress"}, {"event": STOP}]})
+    (line,) = replay([given])
+    first, second = json.loads(line)["steps"]
+    assert (first["direction"], "rejected" in first, list(first["records"])) == ("ingress", False, ["1"])
+    assert second["records"]["1"]["state"] == "stopped"
+
+
+def test_recorded_traces_of_the_seed_are_completed_anew_under_strict_and_pass_its_check():
+    completed = list(replay(GOLDEN, Semantics.STRICT))
+    result = check(completed, Semantics.STRICT)
+    assert (result.traces, result.matched, result.difference) == (len(GOLDEN), 2400, None)
+    assert all(key.count("/") == 1 for line in completed for key in json.loads(line)["steps"][-1]["records"])
+    assert list(replay(replay(GOLDEN, Semantics.STRICT))) == list(replay(GOLDEN))  # and back
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"commands": []}, "commands: expected []"),
+        ({"rejected": "edge_live"}, 'rejected: expected "edge_live", got null'),
+        ({"records": {"1/egress": None}}, "record of edge 1/egress: expected null"),
+        ({"lifecycle": [{"type": "EdgeStopped", "edge_id": 1}]}, "lifecycle"),
+    ],
+)
+def test_under_strict_a_changed_step_is_told(change, told):
+    (line,) = replay([json.dumps({"local_node_id": 10, "steps": [{"event": TX}]})], Semantics.STRICT)
+    recorded = json.loads(line)
+    assert check([line], Semantics.STRICT).difference is None
+    recorded["steps"][0] |= change
+    assert told in check([json.dumps(recorded)], Semantics.STRICT).difference
+
+
+def test_a_recorded_step_need_not_name_every_end_or_its_rejection():
+    (line,) = replay([json.dumps({"local_node_id": 10, "steps": [{"event": TX}]})], Semantics.STRICT)
+    recorded = json.loads(line)
+    del recorded["steps"][0]["rejected"], recorded["steps"][0]["records"]["1/ingress"]
+    assert check([json.dumps(recorded)], Semantics.STRICT).difference is None
+
+
+@pytest.mark.parametrize(("semantics", "key"), [(Semantics.STRICT, "1"), (Semantics.SEED, "1/egress")])
+def test_a_check_refuses_keys_of_the_other_semantics(semantics, key):
+    with pytest.raises(ValueError, match=f"line 2, step 1: '{key}' is no key under {semantics}"):
+        check(["", trace(records={key: None})], semantics)

@@ -116,6 +116,29 @@ def test_replay_as_one_document_holds_every_completed_line(sennit) -> None:
     assert [step["event"] for step in document[7]["steps"]] == [step["event"] for step in json.loads(lines[7])["steps"]]
 
 
+def test_replay_follows_the_semantics_it_is_given(sennit, folder) -> None:
+    strict = ("replay", "machine", "edge-establisher", "--semantics", "strict")
+    completed = sennit(*strict, TRACES)
+    assert completed.code == 0
+    assert {key.partition("/")[2] for key in json.loads(completed.out.splitlines()[0])["steps"][0]["records"]} == {
+        "egress",
+        "ingress",
+    }
+    recorded = folder / "strict.jsonl"
+    recorded.write_text(completed.out)
+    assert sennit(*strict, "--check", recorded).code == 0
+    mixed = sennit("replay", "machine", "edge-establisher", "--semantics", "seed", "--check", recorded)
+    assert mixed.code == 64
+    assert "is no key under seed" in mixed.err
+
+
+def test_only_the_edge_establisher_has_semantics(sennit) -> None:
+    refused = sennit("replay", "machine", "placement-engine", "--semantics", "strict", TRACES)
+    assert refused.code == 64
+    assert "has no strict semantics" in refused.err
+    assert sennit("replay", "machine", "edge-establisher", "--semantics", "lax", TRACES).code == 64
+
+
 @pytest.mark.parametrize("content", ["", "{}", "nonsense", "[1]"])
 def test_replay_of_what_is_no_trace_ends_with_64(sennit, folder, content) -> None:
     file = folder / "x.jsonl"
