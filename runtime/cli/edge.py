@@ -256,6 +256,7 @@ _REFUSALS = {
     "invalid": (ExitCode.USAGE, "sennit edge add --help"),
     "unknown": (ExitCode.USAGE, "sennit instance ls, sennit edge ls"),
     "ambiguous": (ExitCode.USAGE, "name the node, WORKLOAD@NODE.PORT; sennit instance ls shows where they run"),
+    "stopping": (ExitCode.DIFFERS, "sennit edge ls --watch"),
     "exists": (ExitCode.REFUSED, "sennit edge ls, then sennit edge stop SOURCE TARGET to make it anew"),
 }
 

@@ -58,12 +58,14 @@ def missing(observer: Observer, expect: Expect, seen: dict[str, str]) -> str:
     ends = [end.progress for end in (line.producer, line.consumer) if end is not None]
     objects = line.consumer.progress.objects if line.consumer is not None else 0
     resumed = max((end.resumed for end in ends), default=0)
-    fault = line.fault.value if line.fault is not None else "none"
+    fault = f"{line.fault.value}: {line.fault_text}" if line.fault is not None else "none"
     if expect.phase is not None and line.phase is not expect.phase:
         why = f" ({line.reason})" if line.reason else ""
-        return f"edge {name} is {line.phase.value}{why}; {line.lives} lives, last fault {fault} {line.fault_text}"
+        return f"edge {name} is {line.phase.value}{why}; {line.lives} lives, last fault {fault}"
+    if expect.epoch is not None and line.run_id != expect.epoch:
+        return f"edge {name} is in epoch {line.run_id}, not {expect.epoch}; last fault {fault}"
     if expect.fault is not None and line.fault is not expect.fault:
-        return f"the last fault of edge {name} is {fault} {line.fault_text}".rstrip()
+        return f"the last fault of edge {name} is {fault}"
     counted = {"lives": line.lives, "faults": line.faults, "objects": objects, "resumed": resumed}
     for what, count in counted.items():
         least = getattr(expect, what)
@@ -71,7 +73,7 @@ def missing(observer: Observer, expect: Expect, seen: dict[str, str]) -> str:
             return f"edge {name} has {count} {what}, not {least}; it is {line.phase.value}"
     told = [f"{count} {what}" for what, count in counted.items() if getattr(expect, what) is not None]
     if expect.fault is not None:
-        told.append(f"last fault {fault}: {line.fault_text}")
+        told.append(f"last fault {fault}")
     seen["edge"] = ", ".join([f"edge {line.name} is {line.phase.value}", f"epoch {line.run_id}", *told])
     return ""
 

@@ -175,8 +175,8 @@ class Expect(Part, frozen=True):
 
     `same_pid`: the workload's leader is the process it was when last seen before this step. `output`: texts that what
     the instance wrote must contain; `show`: print that many of its lines. `restarts`: of the process, at least.
-    Of an edge, at least: `lives`, `faults`, `objects` of this life that left it, how often its stream was `resumed`
-    after a lost connection. `fault`: why the newest of its lives that faulted did.
+    `epoch`: of the edge's newest life, exactly. Of an edge at least: `lives`, `faults`, `objects` of this life that
+    left it, how often its stream was `resumed` after a lost connection. `fault`: of the newest life that faulted.
     """
 
     instance: str | None = None
@@ -191,6 +191,7 @@ class Expect(Part, frozen=True):
     reachable: bool | None = None
     edge: str | None = None
     phase: EdgePhase | None = None
+    epoch: AtLeast | None = None
     lives: AtLeast | None = None
     faults: AtLeast | None = None
     fault: EdgeFaultCode | None = None

@@ -160,6 +160,7 @@ def test_what_is_no_size_is_refused_before_anybody_is_asked(sennit, planner, siz
         ("unknown", ExitCode.USAGE, "instance ls"),
         ("ambiguous", ExitCode.USAGE, "WORKLOAD@NODE.PORT"),
         ("exists", ExitCode.REFUSED, "edge stop"),
+        ("stopping", ExitCode.DIFFERS, "edge ls --watch"),
         ("governance", ExitCode.REFUSED, "gate policy"),
         ("no_record", ExitCode.REFUSED, "chain"),
         ("stale_state", ExitCode.DAMAGED, ""),

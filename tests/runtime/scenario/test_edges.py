@@ -62,7 +62,7 @@ def missing(told: EdgeLine | None, **expected: Any) -> tuple[str, dict[str, str]
     [
         {"phase": EdgePhase.READY},
         {"lives": 2, "faults": 1, "fault": EdgeFaultCode.WORKER_CRASHED},
-        {"objects": 700},
+        {"objects": 700, "epoch": 2},
         {"resumed": 1},
     ],
 )
@@ -81,8 +81,9 @@ def test_what_holds_is_told(expected) -> None:
             "waiting (no sink); 2 lives",
         ),
         ({"lives": 3}, {}, "2 lives, not 3"),
+        ({"epoch": 1}, {}, "in epoch 2, not 1"),
         ({"faults": 2}, {}, "1 faults, not 2"),
-        ({"fault": EdgeFaultCode.PEER_RESTARTED}, {}, "is worker_crashed it is gone"),
+        ({"fault": EdgeFaultCode.PEER_RESTARTED}, {}, "is worker_crashed: it is gone"),
         ({"fault": EdgeFaultCode.PEER_RESTARTED}, {"fault": None, "fault_text": ""}, f"of edge {NAME} is none"),
         ({"objects": 701}, {}, "700 objects, not 701"),
         ({"objects": 1}, {"consumer": None}, "0 objects, not 1"),
