@@ -70,7 +70,8 @@ def lint(tree: Tree, depth: int = 0) -> Iterator[Bounds]:
                 f"{inner.shutdown_s:g} s: raise its shutdown_timeout_s"
             )
         own = time_to_give_up(tree.intensity, spec.backoff or tree.backoff)
-        if own is None and tree.spent is Spent.ESCALATE and spec.restart is not Restart.TEMPORARY:
+        escalates = (spec.spent or tree.spent) is Spent.ESCALATE
+        if own is None and escalates and spec.restart is not Restart.TEMPORARY:
             findings.append(
                 f"{child.name!r} can fail for ever: its back-off never lets {tree.intensity.restarts + 1} failures "
                 f"into {tree.intensity.period_s:g} s"

@@ -10,7 +10,8 @@ What differs from OTP:
 * `one_for_one` says that children do not need each other, so no child's start waits for another's. With the other
   two strategies each child is started when all before it are ready;
 * what an operator stopped stays stopped, through restarts of its group too;
-* with `Spent.PARK` the budget belongs to each child, and a child that spent it is tried at the back-off ceiling.
+* with `Spent.PARK` the budget belongs to each child, and a child that spent it is tried at the back-off ceiling. A
+  child may differ in that from its siblings: a process is parked beside actors whose failures escalate.
 
 The window of the budget is closed: a failure counts until it is *more than* `period_s` old. With 3 per 10 s, failures
 at 0, 5, 8 and 10.0 spend it, and at 0, 5, 8 and 10.001 they do not. `intensity.restarts` failures are forgiven.
@@ -83,7 +84,8 @@ class Intensity(Struct, frozen=True, kw_only=True):
 class ChildSpec(Struct, frozen=True, kw_only=True):
     """One child. Not ready within `start_timeout_s`, or alive `shutdown_timeout_s` after a stop: killed.
 
-    `on_demand`: it stays stopped until `start_child`.
+    `on_demand`: it stays stopped until `start_child`. `spent`: what follows when the budget is; None: as its supervisor
+    has it for all.
     """
 
     name: str
@@ -93,6 +95,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     significant: bool = False
     on_demand: bool = False
     backoff: Backoff | None = None
+    spent: Spent | None = None
 
 
 class Start(Struct, frozen=True):
@@ -187,8 +190,6 @@ class Supervision:
         spent: Spent = Spent.ESCALATE,
         auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
     ) -> None:
-        if spent is Spent.PARK and strategy is not Strategy.ONE_FOR_ONE:
-            raise ValueError(f"{strategy} children come back together: parking one needs one_for_one")
         self._random = random
         self._strategy = strategy
         self._intensity = intensity or Intensity()
@@ -325,7 +326,7 @@ class Supervision:
             f"child {child.spec.name!r} spent the budget of {self._intensity.restarts} restarts "
             f"in {self._intensity.period_s:g} s, last: {child.last_exit}"
         )
-        if spent and self._spent is Spent.ESCALATE:
+        if spent and not self._parks(child):
             child.state = ChildState.STOPPED
             self._close(why, failed=True)
             return
@@ -390,7 +391,7 @@ class Supervision:
             child.state, child.last_exit = ChildState.STOPPED, f"not gone {KILL_PATIENCE_S:g} s after its kill"
             self._left_behind.append(name)
             return
-        if child.killed and self._spent is Spent.ESCALATE:
+        if child.killed and not self._parks(child):
             self._close(f"child {name!r} is not gone {KILL_PATIENCE_S:g} s after its kill", failed=True)
         child.killed, child.deadline_s = True, now_s + KILL_PATIENCE_S
         self._out.append(Kill(name))
@@ -417,6 +418,8 @@ class Supervision:
     def _enrol(self, spec: ChildSpec) -> None:
         if spec.name in self._children:
             raise Refused(SupervisionRefusal.DUPLICATE_CHILD, f"there is a child {spec.name!r} already")
+        if (spec.spent or self._spent) is Spent.PARK and self._strategy is not Strategy.ONE_FOR_ONE:
+            raise ValueError(f"{self._strategy} children come back together: parking one needs one_for_one")
         if spec.significant and (spec.restart is Restart.PERMANENT or self._auto_shutdown is AutoShutdown.NEVER):
             raise ValueError(f"{spec.name!r}: only a transient or temporary child under auto_shutdown is significant")
         self._children[spec.name] = _Child(spec)
@@ -432,7 +435,10 @@ class Supervision:
             raise Refused(SupervisionRefusal.SHUTTING_DOWN, f"nothing is started any more: {self._closing}")
 
     def _window_of(self, child: _Child) -> deque[float]:
-        return child.window if self._spent is Spent.PARK else self._window
+        return child.window if self._parks(child) else self._window
+
+    def _parks(self, child: _Child) -> bool:
+        return (child.spec.spent or self._spent) is Spent.PARK
 
     def _forget_old(self, window: deque[float], now_s: float) -> None:
         while window and now_s - window[0] > self._intensity.period_s:

@@ -246,9 +246,35 @@ def test_a_child_may_have_a_backoff_ceiling_of_its_own():
     assert policy.exited("controller", 1, 5.0, "crashed")[-1] == Schedule(7.0)
 
 
+def test_one_child_may_be_parked_where_the_failures_of_others_escalate():
+    process = ChildSpec(name="shed.edges", spent=Spent.PARK, backoff=Backoff(ceiling_s=2, jitter=0))
+    policy = supervision("agent", "probe", process, intensity=Intensity(restarts=1, period_s=10))
+    up(policy)
+    for life in (1, 2):
+        policy.exited("shed.edges", life, life, "crashed")
+        policy.tick(life + 0.9)
+    assert states(policy) == {"agent": "running", "probe": "running", "shed.edges": "parked"}
+    assert policy.exited("agent", 1, 3.0, "crashed")[-1] == Schedule(3.1), "its own budget is untouched"
+    assert acts(policy.tick(3.1)) == [Start("agent", 2)]
+    policy.started("agent", 2, 3.2)
+    assert acts(policy.tick(4.0)) == [Start("shed.edges", 3)]
+    policy.exited("probe", 1, 6.0, "crashed")
+    assert states(policy)["shed.edges"] == "stopping", "that of the others is one, and ends all"
+
+
+def test_a_parkable_process_that_outlives_its_kill_does_not_end_its_siblings():
+    policy = supervision("agent", ChildSpec(name="shed.edges", spent=Spent.PARK, shutdown_timeout_s=2))
+    up(policy)
+    policy.stop_child("shed.edges", 1)
+    assert acts(policy.tick(3)) == acts(policy.tick(3 + KILL_PATIENCE_S)) == [Kill("shed.edges")]
+    assert states(policy) == {"agent": "running", "shed.edges": "stopping"}
+
+
 def test_parking_needs_children_that_do_not_come_back_together():
     with pytest.raises(ValueError, match="one_for_one"):
         supervision("a", strategy=Strategy.ONE_FOR_ALL, spent=Spent.PARK)
+    with pytest.raises(ValueError, match="one_for_one"):
+        supervision("a", ChildSpec(name="b", spent=Spent.PARK), strategy=Strategy.REST_FOR_ONE)
 
 
 def test_a_crash_while_stopping_is_not_restarted_and_not_counted():
