@@ -10,13 +10,17 @@ import os
 
 
 class Stat:
-    """A line of `/proc/PID/stat`. `start_ticks`: clock ticks after boot. A zombie's `state` is `Z`."""
+    """A line of `/proc/PID/stat`. `start_ticks`: clock ticks after boot. A zombie's `state` is `Z`.
+
+    The kernel says `Z` also of a process whose first thread has ended while others run on; that one lives.
+    """
 
     __slots__ = ("pgrp", "pid", "ppid", "session", "start_ticks", "state")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
-        self.state = fields[0].decode()
+        threads = int(fields[17])
+        self.state = "S" if fields[0] == b"Z" and threads > 1 else fields[0].decode()
         self.ppid, self.pgrp, self.session = int(fields[1]), int(fields[2]), int(fields[3])
         self.start_ticks = int(fields[19])
 
@@ -66,9 +70,14 @@ def descendants(root: int, among: list[Stat] | None = None) -> list[Stat]:
 def has_mark(pid: int, mark: bytes) -> bool:
     """True when `mark` (`NAME=value`) is in the environment the process was started with."""
     try:
-        return mark in read_file(f"/proc/{pid}/environ").split(b"\0")
+        try:
+            environment = read_file(f"/proc/{pid}/environ")
+        except ProcessLookupError:  # its first thread has ended, others may run on
+            thread = max(os.listdir(f"/proc/{pid}/task"), key=int)
+            environment = read_file(f"/proc/{pid}/task/{thread}/environ")
     except OSError:
         return False
+    return mark in environment.split(b"\0")
 
 
 def open_same(pid: int, start_ticks: int, boot: str) -> int | None:
