@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from actors.actor import AskFailed
 from messages.base import Address, Request
+from messages.edge_plan import EdgeLine, ListEdges
 from messages.supervision import ChildState, ChildView, ShowChildren, SupervisorView
 from messages.system import (
     ActorRow,
@@ -30,6 +31,7 @@ from runtime.roles import PROCESSES
 A = TypeVar("A")
 
 ROOT = Role.ROOT.value
+_PLANNER = Address("controller/edges")
 PATIENCE_S = 0.5
 """For each answer: a process that is well takes a millisecond."""
 
@@ -89,10 +91,11 @@ class ProcessSight:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One look at the whole, at `at_s` (monotonic). Rates are there from the second look on."""
+    """One look at the whole, at `at_s` (monotonic). Rates come with the second look. `edges` None: nobody told them."""
 
     at_s: float
     processes: tuple[ProcessSight, ...]
+    edges: tuple[EdgeLine, ...] | None = None
 
 
 def look(client: Asks, *, root_pid: int | None = None, before: Frame | None = None) -> Frame:
@@ -110,7 +113,9 @@ def look(client: Asks, *, root_pid: int | None = None, before: Frame | None = No
                 for child in inner
                 if child.name in inner_pids
             ]
-    frame = Frame(at_s=time.monotonic(), processes=tuple(found))
+    heard = any(sight.name == _PLANNER.partition("/")[0] and not sight.silent for sight in found)
+    edges = _edges(client) if heard else None
+    frame = Frame(at_s=time.monotonic(), processes=tuple(found), edges=edges)
     return frame if before is None else with_rates(frame, before)
 
 
@@ -171,6 +176,13 @@ def _look_at(
 def _statistics(client: Asks, address: Address) -> Statistics | None:
     try:
         return client.ask(address, GetStatistics(), PATIENCE_S)
+    except AskFailed:
+        return None
+
+
+def _edges(client: Asks) -> tuple[EdgeLine, ...] | None:
+    try:
+        return tuple(client.ask(_PLANNER, ListEdges(), PATIENCE_S).edges)
     except AskFailed:
         return None
 

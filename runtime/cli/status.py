@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runtime.cli.edge_view import phases, remarks
 from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, not_up, open_cluster, verbs
 from runtime.cli.output import ExitCode, print_document, print_facts
 from runtime.cli.tree import show_tree
@@ -45,6 +46,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> ExitCo
             ("chain", f"{head.count} records, head {head.hash[:16]}" if head else "no answer"),
             ("nodes", f"{sum(line.reachable for line in nodes)} of {len(found.nodes)} reachable"),
             ("instances", len(seen["instances"]) if "instances" in seen else "no answer"),
+            ("edges", phases(seen["edges"]) if "edges" in seen else "no answer"),
         ]
     )
     print()
@@ -65,6 +67,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> ExitCo
 def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
     """What the parts answered, and every problem as a sentence."""
     from messages.chain import GetHead
+    from messages.edge_plan import EdgePhase, ListEdges
     from messages.placement import ListInstances, ListNodes
     from messages.supervision import ChildState, ShowChildren
     from messages.system import GetProcess, GetState
@@ -100,6 +103,14 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
         problems.extend(
             f"decision {line.decision_id[:16]} for {line.slot} on {line.node} is not settled"
             for line in instances.unsettled
+        )
+    edges = ask("edges", "controller/edges", ListEdges())
+    if edges is not None:
+        seen["edges"] = edges.edges
+        problems.extend(
+            f"edge {line.name} faulted and waits: {remarks(line)}"
+            for line in edges.edges
+            if line.phase is EdgePhase.WAITING and line.fault is not None
         )
     plane, problem = _ask(client, "controller/plane", GetState())
     if not problem and (blocked := plane.state.get("blocked")):

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runtime.cli.edge_view import phases
 from runtime.cli.options import ClusterOption, JsonOption, connected, verbs
 from runtime.cli.output import ExitCode, print_document, print_table
 from runtime.cli.screen import Section, fitted, is_screen, one_line, title, watch
+from runtime.cli.sizes import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -110,10 +112,19 @@ def dead_letters(frame: Frame) -> str:
     return "; ".join(told) or "none"
 
 
+def edges_of(frame: Frame) -> str:
+    """How many edges are in which phase, and what all of them move."""
+    if frame.edges is None:
+        return "no answer"
+    moving = sum(line.consumer.progress.bytes_per_s for line in frame.edges if line.consumer is not None)
+    return phases(frame.edges) + (f"; {size_text(moving)}/s" if frame.edges else "")
+
+
 def document(cluster: str, frame: Frame) -> dict[str, Any]:
     """The one document of `--json`."""
     return {
         "cluster": cluster,
+        "edges": frame.edges,
         "processes": [
             {
                 "name": one.name,
@@ -164,7 +175,8 @@ def render(cluster: str, frame: Frame, console: Console) -> RenderableType:
     from rich.text import Text
 
     processes, links, actors = sections(frame)
-    shown, linked, busy = fit(console.height, len(processes.rows), len(links.rows), len(actors.rows))
+    room = console.height - (1 if frame.edges else 0)
+    shown, linked, busy = fit(room, len(processes.rows), len(links.rows), len(actors.rows))
     if shown < len(processes.rows):  # those with something wrong must be seen
         processes.rows.sort(key=lambda row: (row[2] == "-", row[1] == "running"))
     running = sum(one.state == "running" for one in frame.processes)
@@ -173,6 +185,8 @@ def render(cluster: str, frame: Frame, console: Console) -> RenderableType:
     letters = dead_letters(frame)
     told = one_line("DEAD LETTERS", letters, "" if letters == "none" else "yellow")
     parts: list[RenderableType] = [title(cluster, summary), fitted(processes, shown, console.width), Text(""), told]
+    if frame.edges:
+        parts.append(one_line("EDGES", edges_of(frame)))
     for section, rows in ((links, linked), (actors, busy)):
         if rows:
             parts += [Text(""), fitted(section, rows, console.width)]
@@ -184,6 +198,7 @@ def _print(cluster: str, frame: Frame) -> None:
     processes, links, actors = sections(frame)
     print_table(processes.columns, processes.rows)
     print(f"\nDEAD LETTERS  {dead_letters(frame)}")
+    print(f"EDGES  {edges_of(frame)}")
     for section in (links, actors):
         print()
         print_table(section.columns, section.rows)
@@ -236,4 +251,4 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}" if value < 10 else f"{value:.0f}"
 
 
-__all__: Sequence[str] = ("app", "dead_letters", "document", "fit", "render", "sections")
+__all__: Sequence[str] = ("app", "dead_letters", "document", "edges_of", "fit", "render", "sections")

@@ -116,6 +116,22 @@ def test_a_life_of_an_instance(up: Cluster) -> None:
     assert up.sennit("instance", "ls", "--json").document["instances"] == []
 
 
+def test_an_edge_waits_for_its_workloads_until_it_is_stopped(up: Cluster) -> None:
+    added = up.sennit("edge", "add", "hostwatch@shed.out", "trend.in", "--max-object", "64KiB")
+    assert added.code == 0, added
+    assert added.out.startswith("hostwatch@shed.out -> trend.in: waiting")
+    assert up.sennit("edge", "add", "hostwatch@shed.out", "trend.in", "--json").document["phase"] == "waiting"
+    other = up.sennit("edge", "add", "hostwatch@shed.out", "trend.in", "--max-object", "4KiB")
+    assert (other.code, other.out) == (4, "")
+    assert "sennit edge stop" in other.err
+    rows = up.sennit("edge", "ls", "--json").document["edges"]
+    assert [(row["source"], row["target"], row["lives"]) for row in rows] == [("hostwatch@shed.out", "trend.in", 0)]
+    assert "trend" in up.sennit("edge", "show", "hostwatch@shed.out", "trend.in").out
+    assert "edges      1 waiting" in up.until("status").out
+    assert up.sennit("edge", "stop", "trend.in").out == "stopped: hostwatch@shed.out -> trend.in\n"
+    assert up.sennit("edge", "ls", "--json").document["edges"] == []
+
+
 def test_what_cannot_be_placed_ends_with_2_and_says_why(up: Cluster, tmp_path: Path) -> None:
     package = tmp_path / "feed.pkg"
     up.sennit("package", "pack", ROOT / "scenarios/packages/feed", package)
@@ -156,6 +172,7 @@ def test_a_package_that_changed_is_refused_with_4(up: Cluster, tmp_path: Path) -
         (("chain", "show", "0"), "genesis"),
         (("chain", "verify"), "valid: "),
         (("gate", "policy"), "permit"),
+        (("edge", "ls"), "no edges: sennit edge add"),
     ],
 )
 def test_every_verb_that_only_looks_has_text_and_a_document(up: Cluster, arguments: tuple[str, ...], says: str) -> None:
@@ -181,6 +198,10 @@ def test_a_second_up_is_refused_naming_the_first(up: Cluster) -> None:
         (("actor", "state", "controller/nobody"), 64),
         (("chain", "show", "999999"), 64),
         (("explain", "ffffffffffff"), 64),
+        (("edge", "show", "a.out", "b.in"), 64),
+        (("edge", "stop", "a.out->b.in"), 64),
+        (("edge", "add", "a", "b.in"), 64),
+        (("edge", "add", "a@barn.out", "b.in"), 64),
         (("place", "nowhere"), 64),
     ],
 )

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from actors.actor import AskFailed
 from messages.base import Address, NodeName
+from messages.edge_plan import EdgeLine, EdgeLines, EdgePhase, ListEdges
 from messages.supervision import ChildState, ChildView, Restart, ShowChildren, Strategy, SupervisorView, Verdict
 from messages.system import (
     ActorList,
@@ -34,7 +35,7 @@ from messages.system import (
     StateReport,
     Statistics,
 )
-from runtime.cli.top import ACTORS_AT_LEAST, dead_letters, document, fit, render, sections
+from runtime.cli.top import ACTORS_AT_LEAST, dead_letters, document, edges_of, fit, render, sections
 from runtime.sight import Frame, look, with_rates
 
 PIDS = {"root": {"chain": {"pid": 11, "life": 1}, "shed": {"pid": 12, "life": 1}}, "shed": {"shed.edges": {"pid": 13}}}
@@ -54,6 +55,7 @@ class Cluster:
             "shed": [child("agent"), child("shed.edges")],
         }
         self.received = 100
+        self.edges = []
         self.silent: set[str] = set()
         self.unlinked: set[str] = set()
         self.asked: list[str] = []
@@ -87,6 +89,8 @@ class Cluster:
                 )  # fmt: skip
             case GetState():
                 return StateReport(address=to, state=PIDS[process])
+            case ListEdges():
+                return EdgeLines(edges=list(self.edges), nodes=[])
             case GetStatistics():
                 return Statistics(
                     address=to, received=self.received, answered=0, refused=0, crashed=False, mailbox=0,
@@ -214,6 +218,38 @@ def test_colours_name_states_and_go_with_no_color(cluster, monkeypatch):
     assert "\x1b[31mparked" in "\n".join(drawn(look(cluster), 80, 24, color_system="standard"))
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[31m" not in "\n".join(drawn(look(cluster), 80, 24, color_system="standard"))
+
+
+def edge(name, phase):
+    return EdgeLine(
+        name=name, source="a.out", target="b.in", phase=phase, run_id=1, max_extent_bytes=1, ring_bytes=4096, since_ms=0
+    )
+
+
+def with_controller(cluster):
+    cluster.children["root"].append(child("controller"))
+    cluster.children["controller"] = []
+    cluster.edges = [edge("a", EdgePhase.READY), edge("b", EdgePhase.WAITING), edge("c", EdgePhase.READY)]
+    return look(cluster)
+
+
+def test_edges_are_one_line_that_counts_them_by_phase(cluster):
+    frame = with_controller(cluster)
+    lines = drawn(frame, 80, 24, color_system=None)
+    assert "EDGES  1 waiting, 2 ready; 0 B/s" in [line.rstrip() for line in lines]
+    assert len(document("reef", frame)["edges"]) == 3
+    assert len(drawn(frame, 80, 9, color_system=None)) <= 9
+
+
+def test_without_edges_the_screen_has_no_line_for_them(cluster):
+    assert not any(line.startswith("EDGES") for line in drawn(look(cluster), 80, 24, color_system=None))
+
+
+def test_a_planner_that_does_not_answer_costs_the_rest_nothing(cluster):
+    cluster.silent.add("controller")
+    frame = with_controller(cluster)
+    assert (frame.edges, edges_of(frame)) == (None, "no answer")
+    assert document("reef", frame)["edges"] is None
 
 
 def test_the_document_has_every_link_and_actor(cluster):
