@@ -10,10 +10,11 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from actors.actor import Actor
-from actors.supervision.policy import ChildSpec
+from actors.supervision.policy import Backoff, ChildSpec
 from actors.supervision.supervisor import ActorChild, ProcessChild
 from messages.base import Address
 from messages.ports import StartProcess
+from messages.supervision import Spent
 from runtime.cluster.cluster import Cluster, ProcessEntry
 from runtime.cluster.names import Role, edges_of, node_of
 
@@ -23,6 +24,7 @@ Child = ActorChild | ProcessChild
 PROCESSES = "processes"
 """The port of whoever supervises processes."""
 
+MIB = 1024 * 1024
 
 Part = TypeVar("Part")
 
@@ -188,12 +190,31 @@ def _node(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
 def _edges(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.edges.edges import Edges
+    from actors.edges.settings import EdgeSettings
     from messages.edge import NodeId
     from messages.identity import node_number
+    from runtime.edges.memory import NodeMemory
+    from runtime.ports.memory import Memory
+    from runtime.ports.workers import Workers
+    from runtime.processes.exits import ExitWatch
 
     node = cluster.process(node_of(entry.name))
-    number = NodeId(node_number(node.public_key))
-    return [_actor(cluster, entry, "edges", lambda: Edges(entry.name, number, budget_bytes=1 << 30))]
+    budget_bytes = cluster.nodes[node.name].arena_mb * MIB
+    memory = Once(NodeMemory)
+
+    def workers() -> Workers:
+        # The shims are children of the node's process: here they are watched, and there they are reaped
+        return Workers(memory(), cluster.state_dir(node.name) / "instances", ExitWatch(traceback.print_exception))
+
+    def edges() -> Edges:
+        settings = EdgeSettings(beat_s=cluster.times.beat_s)
+        return Edges(entry.name, NodeId(node_number(node.public_key)), budget_bytes=budget_bytes, settings=settings)
+
+    return [
+        _port(cluster, entry, "memory", lambda: Memory(memory())),
+        _port(cluster, entry, "workers", workers),
+        _actor(cluster, entry, "edges", edges),
+    ]
 
 
 def process_command(cluster: Cluster) -> Callable[[StartProcess], list[str]]:
@@ -209,14 +230,16 @@ def process_command(cluster: Cluster) -> Callable[[StartProcess], list[str]]:
 
 
 def process_child(cluster: Cluster, entry: ProcessEntry, *, on_demand: bool = False) -> ProcessChild:
-    """A process as its supervisor sees it."""
-    times = cluster.times
+    """A process as its supervisor sees it: parked when its budget is spent, whatever becomes of its siblings."""
+    times, restarts = cluster.times, cluster.restarts
     turns = 3 if entry.role is Role.NODE else 1  # a node stops its actors and then its edges process, or kills it
     spec = ChildSpec(
         name=entry.name,
         start_timeout_s=times.start_timeout_s,
         shutdown_timeout_s=turns * times.stop_timeout_s,
         on_demand=on_demand,
+        backoff=Backoff(first_s=restarts.backoff_first_s, ceiling_s=restarts.backoff_ceiling_s),
+        spent=Spent.PARK,
     )
     return ProcessChild(spec, entry.role.value, times.hung_after_s)
 
