@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -115,7 +116,13 @@ def end_rows(line: EdgeLine, nodes: Sequence[EdgeNode], *, ids: bool = True) -> 
 
 
 def print_edges(lines: EdgeLines) -> None:
-    """Every edge, then the memory of every edges process."""
+    """Every edge, then the memory of every edges process. In a pipe whole rows; on a terminal what fits its width."""
+    if sys.stdout.isatty():
+        from rich.console import Console, Group
+
+        console = Console(highlight=False)
+        console.print(Group(*_edges(lines, len(lines.edges) * 2 + len(lines.nodes) + 6, console.width, fold=True)))
+        return
     if not lines.edges:
         print(_NONE)
     else:
@@ -132,28 +139,34 @@ def print_edge(line: EdgeLine, nodes: Sequence[EdgeNode]) -> None:
 
 
 def draw_edges(cluster: str, lines: EdgeLines, silence: str, console: Console) -> RenderableType:
-    """The screen of `edge ls --watch`: edges, then arenas, then why edges wait or faulted, as far as there is room."""
+    """The screen of `edge ls --watch`."""
     from rich.console import Group
-    from rich.text import Text
 
     total = sum(line.consumer.progress.bytes_per_s for line in lines.edges if line.consumer is not None)
-    parts: list[RenderableType] = [title(cluster, silence or f"edges: {phases(lines.edges)}; {size_text(total)}/s")]
-    room = console.height - 1
+    summary = silence or f"edges: {phases(lines.edges)}; {size_text(total)}/s"
+    return Group(title(cluster, summary), *_edges(lines, console.height - 1, console.width))
+
+
+def _edges(lines: EdgeLines, room: int, width: int, *, fold: bool = False) -> list[RenderableType]:
+    """Edges, then arenas, then why edges wait or faulted, in at most `room` lines; `fold`: the last in more."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
     if lines.edges:
         shown = max(1, min(len(lines.edges), room - 1))
-        parts.append(fitted(Section(COLUMNS, [edge_row(line) for line in lines.edges]), shown, console.width))
+        parts.append(fitted(Section(COLUMNS, [edge_row(line) for line in lines.edges]), shown, width))
         room -= shown + 1
     else:
         parts.append(Text(_NONE, no_wrap=True, overflow="ellipsis"))
         room -= 1
     if lines.nodes and room >= 3:
         shown = min(len(lines.nodes), room - 2)
-        parts += [Text(""), fitted(Section(ARENAS, [arena_row(node) for node in lines.nodes]), shown, console.width)]
+        parts += [Text(""), fitted(Section(ARENAS, [arena_row(node) for node in lines.nodes]), shown, width)]
         room -= shown + 2
     told = [(line.name, remarks(line)) for line in lines.edges if remarks(line)]
     if told and room >= 2:
-        parts += [Text(""), *(one_line(name, text, "yellow") for name, text in told[: room - 1])]
-    return Group(*parts)
+        parts += [Text(""), *(one_line(name, text, "yellow", fold=fold) for name, text in told[: room - 1])]
+    return parts
 
 
 def draw_edge(

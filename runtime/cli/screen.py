@@ -70,12 +70,12 @@ def title(name: str, summary: str) -> RenderableType:
     return line
 
 
-def one_line(heading: str, told: str, style: str = "") -> Text:
-    """A line that is cut at the edge of the screen."""
+def one_line(heading: str, told: str, style: str = "", *, fold: bool = False) -> Text:
+    """A line that is cut at the edge of the screen, or folded."""
     from rich.text import Text
 
     line = Text.assemble((f"{heading}  ", "bold"), (told, style))
-    line.no_wrap, line.overflow = True, "ellipsis"
+    line.no_wrap, line.overflow = not fold, "fold" if fold else "ellipsis"
     return line
 
 

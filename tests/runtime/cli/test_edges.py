@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -274,6 +275,18 @@ def test_without_edges_the_list_says_how_to_add_one(sennit, planner) -> None:
     planner.edges, planner.nodes = [], []
     assert sennit("edge", "ls").out == "no edges: sennit edge add SOURCE TARGET\n"
     assert sennit("edge", "ls", "--json").document == {"edges": [], "nodes": []}
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_on_a_terminal_the_list_has_whole_columns_and_every_remark(sennit, planner, monkeypatch, width) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = re.sub(r"\x1b\[[0-9;]*m", "", sennit("edge", "ls").out)
+    assert max(map(len, out.splitlines())) <= width
+    told = " ".join(out.split())
+    for text in (NAME, "ready", "attic.edges", "no running instance of sink", "no process of trend is left"):
+        assert text in told
+    assert ("EPOCH" in told) == (width == 200)
 
 
 # watching
