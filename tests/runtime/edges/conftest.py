@@ -6,7 +6,6 @@ import random
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Condition
@@ -34,6 +33,7 @@ from runtime.cluster.keys import SecretSeed, transport_key
 from runtime.edges.driver import Driver
 from runtime.edges.memory import NodeMemory
 from runtime.edges.ring import RingConsumer, RingProducer
+from runtime.office.admission import Admission
 from runtime.office.sockets import Keys, Sockets
 
 WAIT_S = 10.0
@@ -85,22 +85,21 @@ class Process:
 
     def send(self, edge: int, to: str, capacity: int = 1 << 16, *, run: int = 1, extent: int = 1 << 24) -> RingProducer:
         """Start the producer's end; returns the side of its workload."""
-        ring = self._ring(capacity, run)
-        self.driver.order(
-            StartSend(edge_id=edge, run_id=run, ring=ring, object_spec=spec(extent), consumer=to),
-        )
+        ring = self.ring(capacity, run)
+        self.order_send(edge, to, ring, run=run, extent=extent)
         return self._side(RingProducer, ring)
+
+    def order_send(self, edge: int, to: str, ring: RingRef, *, run: int = 1, extent: int = 1 << 24) -> None:
+        self.driver.order(StartSend(edge_id=edge, run_id=run, ring=ring, object_spec=spec(extent), consumer=to))
 
     def receive(
         self, edge: int, of: str, capacity: int = 1 << 16, *, run: int = 1, extent: int = 1 << 24
     ) -> RingConsumer:
-        ring = self._ring(capacity, run)
-        self.driver.order(
-            StartReceive(edge_id=edge, run_id=run, ring=ring, object_spec=spec(extent), producer=of),
-        )
+        ring = self.ring(capacity, run)
+        self.driver.order(StartReceive(edge_id=edge, run_id=run, ring=ring, object_spec=spec(extent), producer=of))
         return self._side(RingConsumer, ring)
 
-    def _ring(self, capacity: int, run: int) -> RingRef:
+    def ring(self, capacity: int, run: int) -> RingRef:
         self.rings += 1
         start = self.offset
         end = start + PAGE + capacity
@@ -215,6 +214,11 @@ class Net:
         self.closing.remove(process)
         process.close()
 
+    def outlaw_server(self, name: str) -> OutlawServer:
+        server = OutlawServer(self, name)
+        self.closing.append(server)
+        return server
+
     def outlaw(self, name: str, to: str) -> Outlaw:
         outlaw = Outlaw(self, name, to)
         self.closing.append(outlaw)
@@ -251,6 +255,42 @@ class Outlaw:
     def close(self) -> None:
         self.monitor.close()
         self.socket.disable_monitor()
+        self.sockets.close()
+
+
+class OutlawServer:
+    """A ROUTER with a listed key that says what the test wants to whoever spoke last."""
+
+    def __init__(self, net: Net, name: str) -> None:
+        keys = net.keys(name)
+        self.sockets = Sockets(keys)
+        admission = Admission(self.sockets.context, {key: peer for peer, key in keys.peers.items()}, lambda _: None)
+        self.router, self.monitor = self.sockets.router(net.endpoints[name])
+        self.poller = zmq.Poller()
+        self.poller.register(admission.socket, zmq.POLLIN)
+        self.poller.register(self.router, zmq.POLLIN)
+        self.admission = admission
+        self.peer = b""
+
+    def hear(self, kind: type[Frame]) -> Any:
+        until = time.monotonic() + WAIT_S
+        while True:
+            ready = dict(self.poller.poll(1000 * max(0.0, until - time.monotonic())))
+            assert ready, f"no {kind.__name__} heard"
+            if self.admission.socket in ready:
+                self.admission.answer()
+            if self.router in ready:
+                self.peer, *parts = self.router.recv_multipart()
+                frame = parse(parts)
+                if isinstance(frame, kind):
+                    return frame
+
+    def say(self, *parts: bytes) -> None:
+        self.router.send_multipart([self.peer, *parts])
+
+    def close(self) -> None:
+        self.monitor.close()
+        self.router.disable_monitor()
         self.sockets.close()
 
 
@@ -337,6 +377,3 @@ def transfer() -> Transfer:
 @pytest.fixture
 def make_records() -> Callable[[int, list[int]], bytes]:
     return records
-
-
-__all__ = ["deque", "zmq"]
