@@ -57,6 +57,9 @@ class HeldRings:
     def get(self, ring_id: RingId) -> HeldRing | None:
         return self._rings.get(ring_id)
 
+    def ids(self) -> list[RingId]:
+        return list(self._rings)
+
     def rows(self) -> dict[str, str]:
         return {str(ring_id): ring.holding.value for ring_id, ring in self._rings.items()}
 

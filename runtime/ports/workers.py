@@ -5,12 +5,13 @@ answers back. The port never waits: shims and workloads that do not answer are d
 has a bounded backlog, and one that talks too much or nonsense loses its channel.
 
 `WorkerGone` is the proof that no process of a run can touch its rings: the shim has ended, and either it left its exit
-record, which it writes when no descendant is left, or nobody of the run is found any more. A closed channel proves
-nothing. A clock never does either: without a proof it is looked again.
+record, which it writes when no descendant is left, or nobody of the run is found any more and nobody has its memory
+mapped. A closed channel proves nothing. A clock never does either: without a proof it is looked again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -32,11 +33,13 @@ from messages.edge_ports import (
 )
 from runtime.edges.channel import Channel, ChannelEnded
 from runtime.edges.held_rings import HeldRings, Holding, Told
+from runtime.edges.holders import holders, kill
 from runtime.edges.introduction import ShimTalk
 from runtime.edges.later import Due, Later, Woken
 from runtime.edges.memory import NodeMemory
 from runtime.edges.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
 from runtime.processes.exits import ExitWatch
+from runtime.processes.proc import Stat
 from runtime.shim.attach import AttachedRun, attach
 from runtime.shim.client import ShimFailed
 
@@ -262,7 +265,9 @@ class Workers(Actor[LiveWorkersMessage]):
             return
         ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)
         run.killers.add(_owner(ctx))
-        if not run.outlived:  # else the agent ends what is left of it
+        if run.outlived:  # the agent ends what it can find
+            kill(self._holders(run))
+        else:
             self._shims.ask(
                 run.attached, "stop 0", (), ctx, lambda answer, ctx: self._stopped_or_kill(run, answer, ctx)
             )
@@ -375,10 +380,12 @@ class Workers(Actor[LiveWorkersMessage]):
         """The shim has ended: tell that the run is gone when it is, else look again."""
         if self._runs.get(run.name) is not run or run.attached.shim_lives():
             return
-        if not run.attached.gone():
+        holding = self._holders(run)
+        if holding or not run.attached.gone():
             if not run.outlived:
                 run.outlived = True
-                ctx.log("warning", "a shim has ended without a record, processes of it are left", instance=run.name)
+                pids = [one.pid for one in holding]
+                ctx.log("warning", "a shim has ended and processes of it are left", instance=run.name, holders=pids)
             if not run.looking:
                 run.looking = True
                 self._later.after(run.look_again_s, lambda ctx: self._look_again(run, ctx), ctx)
@@ -389,6 +396,15 @@ class Workers(Actor[LiveWorkersMessage]):
         self._later.forget(run.exit_key)
         run.attached.close()
         _tell(run.rings.gone(run.killers), ctx)
+
+    def _holders(self, run: _Run) -> list[Stat]:
+        """Who has ring memory of a run whose shim was killed."""
+        if run.attached.recorded():
+            return []
+        for ring_id in run.rings.ids():
+            with suppress(KeyError):
+                return holders(self._memory.ring(ring_id).arena_fd)
+        return []
 
     def _look_again(self, run: _Run, ctx: Context) -> None:
         run.looking = False

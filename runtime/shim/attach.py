@@ -53,9 +53,13 @@ class AttachedRun:
         """
         if self.shim_lives():
             return False
-        if self._has("exit.json") or not self._has("state.json"):
+        if self.recorded() or not self._has("state.json"):
             return True  # a launcher removes a run only after it has collected it
         return not client.stragglers(self._state)
+
+    def recorded(self) -> bool:
+        """The shim has left its exit record: no descendant of it was left, however it hid."""
+        return self._has("exit.json")
 
     def ask(self, request: str, fds: Sequence[int] = ()) -> socket.socket:
         """Send a request to the shim; when the socket is readable, `answer` takes the reply. Raises `ShimFailed`."""

@@ -34,6 +34,7 @@ from messages.edge_ports import (
     WorkerReport,
 )
 from messages.system import GetState
+from runtime.edges import introduction
 from runtime.edges.memory import NodeMemory
 from runtime.kernel.envelope import Envelope, Kind, tag_of
 from runtime.kernel.live import LiveWorld
@@ -254,6 +255,12 @@ class Node:
     def state(self):
         """Also: every order before it was handled."""
         return self.world.main.ask(WORKERS, GetState(), timeout_s=WAIT_S).state
+
+    def wait_logged(self, text: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not any(text in logged for _, logged, _ in self.logged):
+            assert time.monotonic() < deadline, self.logged
+            self.state()
 
     def passed(self, handle: ShimHandle) -> None:
         """Wait until the shim has passed a channel on, which nobody has read."""
@@ -491,14 +498,59 @@ def test_a_killed_shim_frees_nothing_before_the_agent_has_swept(node):
     child = int(node.hear())
     os.kill(handle.shim_pid, signal.SIGKILL)
     node.ended.get(timeout=WAIT_S)
-    deadline = time.monotonic() + WAIT_S
-    while not any("without a record" in text for _, text, _ in node.logged):
-        assert time.monotonic() < deadline
-        node.state()
+    node.wait_logged("processes of it are left")
     assert alive(child)
     node.uninstall(ring)
     node.settle()
     client.collect(node.instances / ID)
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert not alive(child)
+
+
+HIDDEN = """
+    def arena():
+        for fd in range(4, 32):
+            path = f"/proc/self/fd/{fd}"
+            if os.path.lexists(path) and os.readlink(path).startswith("/memfd:"):
+                return fd
+
+    def forget_environment():
+        start, end = map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[47:49])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(bytes(end - start))
+
+    c = channel()
+    obey(c, *take(c))
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        c.close()
+        {keep}
+    time.sleep(1000)
+"""
+KEPT = {
+    "mapped": "os.close(arena()); forget_environment(); tell(str(os.getpid()))",
+    "open": """os.set_inheritable(arena(), True)
+        os.execve("/bin/sh", ["sh", "-c", "echo $$ > fifo; exec sleep 1000"], {})
+    """,
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_descendant_that_nobody_finds_is_found_by_the_memory_it_has(node, kept):
+    """It left its session, its parent and its environment before the shim was killed: no sweep sees it."""
+    handle = node.start(HIDDEN.replace("{keep}", KEPT[kept]))
+    ring = node.installed()
+    child = int(node.hear())
+    os.kill(handle.shim_pid, signal.SIGKILL)
+    node.collect()
+    assert alive(child), "the sweep does not find it"
+    node.wait_logged("processes of it are left")
+    node.uninstall(ring)
+    node.settle()
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
     assert not alive(child)
 
@@ -695,7 +747,8 @@ def test_a_workload_has_room_for_as_many_rings_as_it_may_have(node):
     assert [node.report() for _ in rings] == [WorkerQuiesced(instance_id=ID, ring_id=ring) for ring in rings]
 
 
-def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node):
+def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node, monkeypatch):
+    monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
     handle = node.start("serve(channel())")
     node.start("serve(channel())", name="other")
     os.kill(handle.shim_pid, signal.SIGSTOP)
@@ -709,7 +762,8 @@ def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node):
     node.settle()
 
 
-def test_a_silent_shim_is_killed_when_its_workload_must_end(node):
+def test_a_silent_shim_is_killed_when_its_workload_must_end(node, monkeypatch):
+    monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
     handle = node.start("serve(channel())")
     ring = node.installed()
     os.kill(handle.shim_pid, signal.SIGSTOP)
