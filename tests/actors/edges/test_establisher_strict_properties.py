@@ -47,6 +47,7 @@ from tests.actors.edges.notation import (
     LAYOUT,
     OBJECT_SPEC,
     RING_SPEC,
+    crashed,
     driver_ready,
     installed,
     leased,
@@ -110,6 +111,7 @@ class Watch:
     """Observes through an establisher and asserts after every event."""
 
     def __init__(self, semantics=Semantics.STRICT):
+        self.semantics = semantics
         self.establisher = EdgeEstablisher(10, semantics)
         self.lent = {}
         self.given_back = set()
@@ -120,24 +122,28 @@ class Watch:
         self.establisher.observe(event, direction)
         commands = self.establisher.drain_commands()
         for command in commands:
-            self.follow(command)
+            self.follow(event, command)
         self.note(event)
         for command in commands:
             if isinstance(command, ReleaseArenaLease):
                 self.release(command)
+        if isinstance(event, RingLeased):
+            assert event.ring_id in self.lent.keys() | self.given_back, f"ring {event.ring_id} leaks"
         for actor, told in self.establisher.drain_addressed_events():
             self.hear(actor, told)
         self.compare()
 
-    def follow(self, command):
+    def follow(self, event, command):
         match command:
             case LeaseRing():
                 assert command.request_id == len(self.requests) + 1
                 self.requests[command.request_id] = "asked"
-            case CancelQueuedLease():
+            case CancelQueuedLease() if self.semantics is Semantics.STRICT:  # the seed's is noise on every stop
                 assert self.requests[command.request_id] == "asked"
                 self.requests[command.request_id] = "cancelled"
             case InstallWorkerRing():
+                assert self.requests[event.request_id] == "asked"
+                self.requests[event.request_id] = "granted"
                 assert command.ring_id not in self.lent
                 self.given_back.discard(command.ring_id)
                 self.lent[command.ring_id] = Lent(command.edge_id, command.direction)
@@ -225,7 +231,7 @@ class Watch:
         for edge in (1, 2):
             self.observe(stop(edge))
         for ring, lent in list(self.lent.items()):
-            self.observe(quiesced(ring))
+            self.observe(quiesced(ring) if ring % 2 else crashed(ring, lent.edge_id))
             self.observe(proven(ring))
             self.observe(pump_stopped(ring, lent.edge_id), lent.direction)
 
@@ -245,7 +251,8 @@ def test_whatever_is_observed_no_ring_goes_back_in_use_and_every_life_is_told_on
     for edge in (1, 2):
         watch.establisher.observe(Stopped(edge_id=edge))
     assert watch.establisher.local_records() == []
-    assert all(EdgeStopped in told for told in watch.told.values())
+    assert set(watch.told) == set(watch.requests)
+    assert all(EdgeStopped in told or told == [EdgeFaulted] for told in watch.told.values())  # refused, then replaced
 
 
 SEED_HAZARDS = {
