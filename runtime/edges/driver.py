@@ -155,7 +155,6 @@ class Driver:
         except BaseException as fault:
             self._log("error", f"the driver failed, its streams are gone: {fault!r}")
             self._died(fault)
-            raise
         finally:
             self._ends.close()
             self._links.close()

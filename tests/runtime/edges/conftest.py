@@ -313,7 +313,7 @@ class Transfer:
         while not (until() if until is not None else all(flow.complete for flow in self.flows)):
             assert time.monotonic() < deadline, [(len(flow.arrived), len(flow.stream)) for flow in self.flows]
             during()
-            if not any([flow.step() for flow in self.flows]):
+            if not sum(flow.step() for flow in self.flows):
                 poll.poll(50)
 
 

@@ -263,7 +263,7 @@ def test_orders_that_cannot_be_are_told(net):
     a.wait_counted("order_ignored", 1)
     a.close_stream(99)
     a.wait_counted("order_ignored", 2)
-    for spoil in (lambda ring: a.memory.erase_ring(ring), lambda ring: a.memory.ring(ring).header.__setitem__(8, 1)):
+    for spoil in (a.memory.erase_ring, lambda ring: a.memory.ring(ring).header.__setitem__(8, 1)):
         ref = a.ring(4096, 1)
         spoil(ref.ring_id)
         a.order_send(ref.ring_id + 100, "b", ref)
