@@ -1,0 +1,98 @@
+"""The writing side of one installed ring: records into free bytes, published together (E 4.4, 4.7)."""
+
+from __future__ import annotations
+
+from actors.edges.records import HEADER_BYTES, RecordFault, pack_header
+from runtime.edges.ring import RingFault, RingProducer
+from runtime.workload.channel import Channel, Packet
+from runtime.workload.link import Link
+from runtime.workload.source import PREFIX, WORDS
+
+_pack_words = WORDS.pack_into
+
+
+class Sink(Link):
+    """`room`: bytes that may be written, as far as is known; `pending`: bytes written and not committed."""
+
+    __slots__ = ("_at", "_ring", "_sequence", "pending", "room")
+
+    def __init__(self, packet: Packet, channel: Channel) -> None:
+        super().__init__(packet, channel)
+        self._ring = RingProducer(
+            self.header,
+            self.data,
+            self.capacity,
+            packet.numbers["generation"],
+            data_fd=self.data_fd,
+            space_fd=self.space_fd,
+        )
+        self.room = self.capacity
+        self.pending = 0
+        self._at = 0
+        self._sequence = 0
+
+    def make_room(self, size: int) -> bool:
+        """Publish what is pending, look how much is free; True when `size` bytes are."""
+        if not self.commit():
+            return False
+        try:
+            self._ring.check()
+            self.room = self._ring.free()
+        except RingFault as fault:
+            self.fault(fault)
+        return self.usable and self.room >= size
+
+    def put(self, payload: bytes | bytearray | memoryview, extent: int, object_id: int, flags: int) -> None:
+        """Write one record for which there is room. `payload` has `extent` bytes."""
+        at = self._at
+        start = at + HEADER_BYTES
+        end = start + extent
+        data = self.data
+        if end <= self.capacity:
+            _pack_words(data, at, PREFIX, object_id, self._sequence, extent, flags)
+            data[start:end] = payload
+            self._at = end if end < self.capacity else 0
+        else:
+            self._ring.write(self.pending, pack_header(object_id, self._sequence, extent, flags))
+            self._ring.write(self.pending + HEADER_BYTES, payload)
+            self._at = end % self.capacity
+        self._sequence += 1
+        self.pending += end - at
+        self.room -= end - at
+
+    def span(self, extent: int) -> memoryview | None:
+        """Where the payload of the next record goes, if it lies in one piece; invisible until `finish`."""
+        start = (self._at + HEADER_BYTES) % self.capacity
+        end = start + extent
+        return self.data[start:end] if end <= self.capacity else None
+
+    def finish(self, extent: int, object_id: int, flags: int) -> None:
+        """Write the header of a record whose payload was put into its `span`."""
+        self._ring.write(self.pending, pack_header(object_id, self._sequence, extent, flags))
+        size = HEADER_BYTES + extent
+        self._at = (self._at + size) % self.capacity
+        self._sequence += 1
+        self.pending += size
+        self.room -= size
+
+    def fault(self, error: RingFault | RecordFault) -> None:
+        super().fault(error)
+        self.room = -1
+
+    def commit(self) -> bool:
+        """Publish what was written. False: the ring is of no use any more, and what was written is lost with it."""
+        pending = self.pending
+        if pending and self.usable:
+            self.pending = 0
+            try:
+                self._ring.commit(pending)
+            except RingFault as fault:
+                self.fault(fault)
+        return self.usable
+
+    def _release(self) -> None:
+        self._ring.release()
+        super()._release()
+
+
+__all__ = ["Sink"]
