@@ -45,7 +45,7 @@ class PlannerSettings(Record, frozen=True):
     remove_timeout_s: float = 25.0
     retry_s: float = 1.0
     denied_retry_s: float = 60.0
-    arena_bytes: int = 1024 * MIB
+    arena_bytes: int = 256 * MIB
     times: PlanTimes = PlanTimes()
 
 

@@ -51,9 +51,12 @@ class PlanOrders:
         name = edge_name(str(source), str(target))
         known = core.state.edges.get(name)
         if known is not None:
-            if known.sizes == sizes and not known.removing and core.is_recorded(known):
+            same = known.sizes == sizes or (
+                order.ring_bytes is None and known.sizes.max_extent_bytes == sizes.max_extent_bytes
+            )
+            if same and not known.removing and known.added_key not in core.state.owed:
                 return EdgeAdded(edge=line_of(core, view, known))
-            why = "is being stopped" if known.removing else "exists, with other sizes" if known.sizes != sizes else ""
+            why = "is being stopped" if known.removing else "" if same else "exists, with other sizes"
             raise PlanRefused(
                 EdgePlanRefusal.EXISTS,
                 f"{name} {why or 'is being added'}: wait, or stop it first with `sennit edge stop '{name}'`",

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from actors.chain.ledger import Owed
-from actors.edges.wish import Sizes, edge_name
+from actors.edges.wish import PlanRefused, Sizes, edge_name, parse_port
 from messages.base import U64, U64_MAX, Record
 from messages.edge import EdgeId, RunId
 from messages.edge_end import EdgeFaultCode, EdgeParty
@@ -151,12 +151,18 @@ class PlanState:
         state.owed = {owed.key: owed for owed in document.owed}
         if len(state.edges) != len(document.edges) or len(state.owed) != len(document.owed):
             raise StateDamaged("the state of the edge planner lists something twice")
-        _check_counters(state)
+        _check(state)
         return state
 
 
-def _check_counters(state: PlanState) -> None:
-    """No life may have a number that would be given again."""
+def _check(state: PlanState) -> None:
+    """No life may have a number that would be given again, and every end a name."""
+    try:
+        for edge in state.edges.values():
+            parse_port(edge.source, "source")
+            parse_port(edge.target, "target")
+    except PlanRefused as refused:
+        raise StateDamaged(f"the state of the edge planner holds an edge that cannot be: {refused.reason}") from None
     lives = [edge.life for edge in state.edges.values() if edge.life is not None]
     ids = {life.edge_id for life in lives}
     if len(ids) != len(lives) or any(edge_id > state.last_edge_id for edge_id in ids):

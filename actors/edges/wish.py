@@ -21,13 +21,14 @@ PAGE_BYTES = 4_096
 
 RECORDS_IN_FLIGHT = 8
 SMALL_RING_BYTES = 256 * 1024
-LARGE_RING_BYTES = 32 * MIB
+RINGS_AT_LEAST = 64
 """A ring that nobody sized holds 8 of the largest records and at least 256 KiB, which hides the time a wake-up takes;
-beyond 32 MiB it holds the two that it must, so that many such rings fit a node."""
+but no more than a 64th of a node's ring memory, unless the two records that it must hold are larger."""
 
 _WORKLOAD = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 MAX_WORKLOAD = 128
+MAX_EDGE_NAME = 255
 SHOWN = 80
 
 
@@ -73,13 +74,16 @@ def parse_port(text: str, what: str) -> PortName:
 
 
 def edge_name(source: str, target: str) -> str:
-    return f"{source} -> {target}"
+    """Raises `PlanRefused` (`invalid`) when it is longer than an edges process takes."""
+    name = f"{source} -> {target}"
+    if len(name) > MAX_EDGE_NAME:
+        raise _invalid(f"the name {name[:SHOWN]!r}... has {len(name)} characters, at most {MAX_EDGE_NAME} are allowed")
+    return name
 
 
 def spelled(text: str) -> str:
     """An edge's name however it was spaced: `a.out->b.in` is `a.out -> b.in`."""
-    source, arrow, target = text.partition("->")
-    return edge_name(source.strip(), target.strip()) if arrow else text.strip()
+    return " -> ".join(part.strip() for part in text.split("->", 1))
 
 
 class Sizes(Record, frozen=True):
@@ -108,7 +112,7 @@ def sizes_of(order: AddEdge, arena_bytes: int) -> Sizes:
     record = RECORD_HEADER_BYTES + extent
     least = 2 * record
     if order.ring_bytes is None:
-        wanted = max(least, min(max(RECORDS_IN_FLIGHT * record, SMALL_RING_BYTES), LARGE_RING_BYTES))
+        wanted = max(least, min(max(RECORDS_IN_FLIGHT * record, SMALL_RING_BYTES), arena_bytes // RINGS_AT_LEAST))
     else:
         wanted = order.ring_bytes
         if wanted < least:
