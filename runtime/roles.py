@@ -122,7 +122,11 @@ def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
         return EdgePlanner(
             agent_id=cluster.process(entry.name).node_id,
             nodes=nodes,
-            settings=PlannerSettings(gate_timeout_s=times.gate_timeout_s, start_timeout_s=times.start_timeout_s),
+            settings=PlannerSettings(
+                gate_timeout_s=times.gate_timeout_s,
+                start_timeout_s=times.start_timeout_s,
+                arena_bytes=max(node.arena_mb for node in cluster.nodes.values()) * 2**20,
+            ),
         )
 
     return [
