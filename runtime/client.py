@@ -35,8 +35,7 @@ class Client:
 
     def __init__(self, cluster: Cluster, processes: Iterable[str] | None = None) -> None:
         listening = {str(entry.name): entry.control for entry in cluster.dials(OPERATOR) if entry.control is not None}
-        usual = (name for name in listening if cluster.process(name).role is not Role.EDGES)
-        wanted = {name: listening[name] for name in (usual if processes is None else processes)}
+        wanted = {name: listening[name] for name in (listening if processes is None else processes)}
         self.refused: str | None = None
         self._caller = Caller(Address(f"{OPERATOR}/cli-{os.getpid()}"), self._post)
         self._office = PostOffice(
@@ -56,7 +55,7 @@ class Client:
 
     @classmethod
     def connect(cls, cluster: Cluster, processes: Iterable[str] | None = None) -> Client:
-        """Dial every process that the root starts and the root, or only those named. Links come up as they answer."""
+        """Dial every process that may run, or only those named. Links come up as they answer."""
         return cls(cluster, processes)
 
     def __enter__(self) -> Client:

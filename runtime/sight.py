@@ -26,6 +26,7 @@ from messages.system import (
     Statistics,
 )
 from runtime.cluster import Role
+from runtime.cluster.names import edges_of
 from runtime.roles import PROCESSES
 
 A = TypeVar("A")
@@ -105,14 +106,8 @@ def look(client: Asks, *, root_pid: int | None = None, before: Frame | None = No
     children = [ProcessSight(name=child.name, child=child, pid=pids.get(child.name)) for child in view]
     found = [root]
     with ThreadPoolExecutor(max_workers=max(1, len(children))) as pool:
-        for sight, inner, inner_pids in pool.map(lambda child: _look_at(client, child, link_s), children):
-            found.append(sight)
-            # A process started by another than the root, for its edges; it is there while there are some
-            found += [
-                ProcessSight(name=child.name, child=child, pid=inner_pids[child.name])
-                for child in inner
-                if child.name in inner_pids
-            ]
+        for seen in pool.map(lambda child: _look_below(client, child, link_s), children):
+            found += seen
     heard = any(sight.name == _PLANNER.partition("/")[0] and not sight.silent for sight in found)
     edges = _edges(client) if heard else None
     frame = Frame(at_s=time.monotonic(), processes=tuple(found), edges=edges)
@@ -149,6 +144,17 @@ def with_rates(now: Frame, before: Frame) -> Frame:
         )
 
     return replace(now, processes=tuple(map(of_process, now.processes)))
+
+
+def _look_below(client: Asks, sight: ProcessSight, link_s: float) -> list[ProcessSight]:
+    """The process, and with it the one that it started itself, for its edges, unless that is not needed yet."""
+    seen, inner, pids = _look_at(client, sight, link_s)
+    found = [seen]
+    for child in inner:
+        if child.name == edges_of(sight.name) and child.state is not ChildState.STOPPED:
+            edges = ProcessSight(name=child.name, child=child, pid=pids.get(child.name))
+            found.append(_look_at(client, edges, link_s)[0])
+    return found
 
 
 def _look_at(

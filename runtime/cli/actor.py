@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, process_of, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, edges_started, lasting, process_of, verbs
 from runtime.cli.output import ExitCode, Failed, print_document, print_facts, print_table
 
 if TYPE_CHECKING:
@@ -47,14 +47,17 @@ def list_actors(
       sennit actor ls shed
     """
     from actors.actor import AskFailed
-    from messages.base import Address
+    from messages.base import Address, NodeName
     from messages.system import ActorRow, ListActors
 
     rows: list[ActorRow] = []
     silent: dict[str, str] = {}
     with connected(cluster) as (found, client):
-        peers = [process_of(found, process)] if process else lasting(found)
-        for name in [peer.name for peer in peers]:
+        if process:
+            names = [process_of(found, process).name]
+        else:
+            names = [*(peer.name for peer in lasting(found)), *map(NodeName, edges_started(found, client))]
+        for name in names:
             try:
                 rows += client.ask(Address(f"{name}/supervisor"), ListActors(), _TIMEOUT_S).actors
             except AskFailed as failed:

@@ -13,10 +13,12 @@ import typer
 from runtime.cli.output import ExitCode, Failed
 
 if TYPE_CHECKING:
+    from messages.supervision import ChildView
     from runtime.client import Client
     from runtime.cluster import Cluster, ProcessEntry
 
 CLUSTER_VARIABLE = "SENNIT_CLUSTER"
+EDGES_PATIENCE_S = 2.0
 
 ClusterOption = Annotated[
     Path | None,
@@ -101,6 +103,24 @@ def lasting(cluster: Cluster) -> list[ProcessEntry]:
     from runtime.cluster import Role
 
     return [entry for entry in cluster.dials(Role.OPERATOR.value) if entry.role is not Role.EDGES]
+
+
+def edges_started(cluster: Cluster, client: Client) -> dict[str, ChildView]:
+    """The edges processes that were started, by name, as the supervisors of their nodes see them."""
+    from actors.actor import AskFailed
+    from messages.base import Address
+    from messages.supervision import ChildState, ShowChildren
+    from runtime.cluster.names import edges_of
+
+    found: dict[str, ChildView] = {}
+    for node in cluster.node_entries:
+        try:
+            children = client.ask(Address(f"{node.name}/supervisor"), ShowChildren(), EDGES_PATIENCE_S).children
+        except AskFailed:  # a node that does not answer is told as that
+            continue
+        wanted = edges_of(node.name)
+        found.update({one.name: one for one in children if one.name == wanted and one.state is not ChildState.STOPPED})
+    return found
 
 
 def require_up(cluster: Cluster) -> None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.edge_view import phases, remarks
-from runtime.cli.options import ClusterOption, JsonOption, connected, lasting, not_up, open_cluster, verbs
+from runtime.cli.options import (
+    ClusterOption,
+    JsonOption,
+    connected,
+    edges_started,
+    lasting,
+    not_up,
+    open_cluster,
+    verbs,
+)
 from runtime.cli.output import ExitCode, print_document, print_facts
 from runtime.cli.tree import show_tree
 
 if TYPE_CHECKING:
     from messages.base import Request
+    from messages.supervision import ChildView
     from runtime.client import Client
     from runtime.cluster import Cluster
 
@@ -69,7 +79,7 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
     from messages.chain import GetHead
     from messages.edge_plan import EdgePhase, ListEdges
     from messages.placement import ListInstances, ListNodes
-    from messages.supervision import ChildState, ShowChildren
+    from messages.supervision import ShowChildren
     from messages.system import GetProcess, GetState
 
     problems: list[str] = []
@@ -85,11 +95,7 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
 
     view = ask("tree", "root/supervisor", ShowChildren())
     if view is not None:
-        problems.extend(
-            f"process {child.name} is {(child.verdict or child.state).value} ({child.last_exit or 'no exit seen'})"
-            for child in view.children
-            if child.state is not ChildState.RUNNING or child.verdict is not None
-        )
+        problems.extend(_unwell(child) for child in view.children if not _is_well(child))
     ask("chain", "chain/chain", GetHead())
     nodes = ask("nodes", "controller/plane", ListNodes())
     if nodes is not None:
@@ -115,15 +121,27 @@ def look(cluster: Cluster, client: Client) -> tuple[dict[str, Any], list[str]]:
     plane, problem = _ask(client, "controller/plane", GetState())
     if not problem and (blocked := plane.state.get("blocked")):
         problems.append(f"the controller places nothing: {blocked}")
+    started = edges_started(cluster, client)
+    problems.extend(_unwell(child) for child in started.values() if not _is_well(child))
     reports = {}
-    for peer in lasting(cluster):
-        report, problem = _ask(client, f"{peer.name}/supervisor", GetProcess())
+    for name in (*(peer.name for peer in lasting(cluster)), *(name for name in started if _is_well(started[name]))):
+        report, problem = _ask(client, f"{name}/supervisor", GetProcess())
         if problem:
             problems.append(problem)
             continue
-        reports[peer.name] = report
+        reports[name] = report
     seen["processes"] = reports
     return seen, problems
+
+
+def _is_well(child: ChildView) -> bool:
+    from messages.supervision import ChildState
+
+    return child.state is ChildState.RUNNING and child.verdict is None
+
+
+def _unwell(child: ChildView) -> str:
+    return f"process {child.name} is {(child.verdict or child.state).value} ({child.last_exit or 'no exit seen'})"
 
 
 def _ask(client: Client, address: str, request: Request[Any]) -> tuple[Any, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.options import ClusterOption, JsonOption, connected, open_cluster, verbs
+from runtime.cli.options import ClusterOption, JsonOption, connected, edges_started, open_cluster, verbs
 from runtime.cli.output import ExitCode, print_document, print_table, style_of
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ def tree(
     if lint:
         return _lint(open_cluster(cluster), as_json)
     from messages.base import Address
-    from messages.supervision import ShowChildren
+    from messages.supervision import ChildState, ShowChildren
 
     with connected(cluster) as (found, client):
         view = client.ask(Address("root/supervisor"), ShowChildren(), _TIMEOUT_S)
-        inside = {child.name: _inside(client, child.name) for child in view.children}
+        edges = (child for child in edges_started(found, client).values() if child.state is ChildState.RUNNING)
+        inside = {child.name: _inside(client, child.name) for child in (*view.children, *edges)}
     if as_json:
         print_document({"cluster": found.name, "root": view, "processes": inside})
     else:
@@ -110,19 +111,26 @@ def lines(
     """The lines of a tree, each with the state that colours it."""
     closing = f", closing: {view.closing}" if view.closing else ""
     yield f"{cluster} ({view.strategy.value}{closing})", ""
+    yield from _branches(view, inside or {}, "", None)
+
+
+def _branches(
+    view: SupervisorView, inside: dict[str, SupervisorView | str], indent: str, process: str | None
+) -> Iterator[tuple[str, str]]:
+    """The children of the supervisor of `process`, None: of the root's. Actors may be called like processes."""
+    from runtime.cluster.names import edges_of
+
     width = max((len(child.name) for child in view.children), default=0)
     for position, child in enumerate(view.children):
         last = position == len(view.children) - 1
-        yield f"{'└─' if last else '├─'} {child.name.ljust(width)}  {_child(child)}", _colour(child)
-        under = (inside or {}).get(child.name)
-        indent = "   " if last else "│  "
+        yield f"{indent}{'└─' if last else '├─'} {child.name.ljust(width)}  {_child(child)}", _colour(child)
+        is_process = process is None or child.name == edges_of(process)
+        under = inside.get(child.name) if is_process else None
+        below = indent + ("   " if last else "│  ")
         if isinstance(under, str):
-            yield f"{indent}└─ no answer: {under}", "unreachable"
+            yield f"{below}└─ no answer: {under}", "unreachable"
         elif under is not None:
-            inner = max((len(actor.name) for actor in under.children), default=0)
-            for place, actor in enumerate(under.children):
-                branch = "└─" if place == len(under.children) - 1 else "├─"
-                yield f"{indent}{branch} {actor.name.ljust(inner)}  {_child(actor)}", _colour(actor)
+            yield from _branches(under, inside, below, child.name)
 
 
 def _colour(child: ChildView) -> str:

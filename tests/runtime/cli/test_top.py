@@ -53,6 +53,7 @@ class Cluster:
             "root": [child("chain"), child("shed")],
             "chain": [child("store")],
             "shed": [child("agent"), child("shed.edges")],
+            "shed.edges": [child("edges")],
         }
         self.received = 100
         self.edges = []
@@ -113,7 +114,7 @@ def test_every_process_is_told_with_pid_and_state_that_of_a_node_s_edges_too(clu
     assert [(one.name, one.pid, one.state) for one in frame.processes] == [
         ("root", 10, "running"), ("chain", 11, "running"), ("shed", 12, "running"), ("shed.edges", 13, "running")
     ]  # fmt: skip
-    assert dead_letters(frame) == "4 unreachable (root 1, chain 2, shed 1)"
+    assert dead_letters(frame) == "5 unreachable (root 1, chain 2, shed 1, shed.edges 1)"
 
 
 def test_a_process_that_does_not_run_is_not_asked_and_told_with_its_verdict(cluster):
@@ -125,6 +126,14 @@ def test_a_process_that_does_not_run_is_not_asked_and_told_with_its_verdict(clus
     assert "chain" not in cluster.asked
     assert rows(frame)["chain"][1:4] == ("parked", "dead", "11")
     assert rows(frame)["chain"][6] == "next start in 2.5 s; exit code 70: no key"
+
+
+def test_the_process_for_a_node_s_edges_is_told_from_its_first_edge_on_and_then_whatever_its_state(cluster):
+    cluster.children["shed"][1] = child("shed.edges", ChildState.STOPPED)
+    assert "shed.edges" not in rows(look(cluster))
+    cluster.children["shed"][1] = child("shed.edges", ChildState.PARKED, restarts=6, last_exit="exit code 78")
+    assert rows(look(cluster))["shed.edges"][1] == "parked"
+    assert "shed.edges" not in cluster.asked
 
 
 def test_one_that_hangs_or_has_no_link_costs_the_others_nothing(cluster):
