@@ -38,6 +38,7 @@ class HeldRing:
 
     owner: Address
     holding: Holding = Holding.INSTALLING
+    answered: bool = False
     faulted: bool = False
     closed: bool = False
     ending: bool = False
@@ -103,13 +104,14 @@ class HeldRings:
         ring = self._rings.get(ring_id)
         match reply, ring:
             case Installed(), HeldRing(holding=Holding.INSTALLING):
-                ring.holding = Holding.INSTALLED
+                ring.holding, ring.answered = Holding.INSTALLED, True
                 return ring.owner, WorkerInstalled(instance_id=name, ring_id=ring_id)
-            case ((Installed() | Refused()), HeldRing(holding=Holding.UNINSTALLING)):
-                return None  # it crossed our order to let go, which is answered next
+            case ((Installed() | Refused()), HeldRing(holding=Holding.UNINSTALLING, answered=False)):
+                ring.answered = True  # it crossed our order to let go, which is answered next
+                return None
             case Refused(), HeldRing(holding=Holding.INSTALLING):
                 return self.not_installed(ring_id, *fault_of(reply))
-            case ((Refused() | Quiesced()), HeldRing(holding=Holding.UNINSTALLING)):
+            case Quiesced(), HeldRing(holding=Holding.UNINSTALLING):
                 return self.let_go(ring_id)
             case Fault(), HeldRing(faulted=False):
                 ring.faulted = True

@@ -107,6 +107,10 @@ class Workers(Actor[LiveWorkersMessage]):
         self._counted = {"surplus": 0, "malformed": 0}
 
     def started(self, ctx: Context) -> None:
+        """Raises `RuntimeError` in a process whose rings a former life of this port may have handed out: nobody knows
+        any more who holds them, so all of them have to go, and the process with them."""
+        if any(arena["rings"] for arena in self._memory.rows()):
+            raise RuntimeError("rings were handed out before this port started: start the edges process anew")
         self._later = Later(ctx)
         self._shims = ShimTalk(self._later, self._take_s)
 

@@ -61,6 +61,15 @@ def test_a_word_about_a_ring_that_is_not_held_changes_nothing():
         assert (len(rings), rings.surplus) == (1, 1)
 
 
+def test_everything_is_said_once_and_more_is_a_flood():
+    for said in SAID:
+        for holding in Holding:
+            rings = table(holding)
+            for _ in range(3):
+                rings.take(said(ring=1))
+            assert rings.surplus >= 2, (said, holding)
+
+
 words = st.tuples(st.just("say"), st.sampled_from(SAID), st.integers(1, 3))
 orders = st.tuples(st.sampled_from(["add", "uninstall", "lose"]), st.none(), st.integers(1, 3))
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+import runtime
 from actors.actor import Actor
+from actors.edges.records import pack_header
 from messages.base import Address
 from messages.control import Epoch
 from messages.edge import DType, ObjectKind, ObjectSpec, RingDirection, RingLayout
@@ -33,9 +35,10 @@ from messages.edge_ports import (
     WorkerQuiesced,
     WorkerReport,
 )
-from messages.system import GetState
+from messages.system import ExitKind, GetState
 from runtime.edges import introduction
 from runtime.edges.memory import NodeMemory
+from runtime.edges.ring import RingConsumer, RingProducer
 from runtime.kernel.envelope import Envelope, Kind, tag_of
 from runtime.kernel.live import LiveWorld
 from runtime.ports import workers as port
@@ -45,6 +48,7 @@ from runtime.processes.exits import ExitWatch
 from runtime.shim import client
 from runtime.shim.client import LaunchSpec, ShimFailed, ShimHandle
 
+ROOT = Path(runtime.__file__).parent.parent
 PYTHON = os.path.realpath(sys.executable)
 WORKERS, EDGES = Address("shed.edges/workers"), Address("shed.edges/edges")
 ID = "cam-0011aabb-n-0123456789abcdef"
@@ -124,16 +128,16 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.instances = root / "instances"
         self.logged = []
-        self.memory = NodeMemory()
         self.begin()
         self.handles = []
         self.ended = queue.Queue()
-        self.rings = 0
         self._fifos = {}
         self._heard = {}
 
     def begin(self, **options) -> None:
         """A new life of the edges process: nothing of the old is left but what the system keeps."""
+        self.memory = NodeMemory()
+        self.rings = 0
         self.reports = queue.Queue()
         self.exits = ExitWatch(lambda error: self.logged.append(("error", "watch", repr(error))))
         self.world = LiveWorld("shed.edges", lambda level, _, text, fields: self.logged.append((level, text, fields)))
@@ -148,6 +152,7 @@ class Node:
         for _ in range(count):
             ended.get(timeout=WAIT_S)
         self.exits.close()
+        self.memory.close()
 
     def close(self) -> None:
         self.end()
@@ -160,7 +165,6 @@ class Node:
                     os.kill(found.shim_pid, signal.SIGKILL)
                     found.close()
                     client.sweep(json.loads((directory / "run/state.json").read_bytes()))
-        self.memory.close()
 
     # the agent's part
 
@@ -222,7 +226,9 @@ class Node:
             self.memory.format_ring(ref, ARENA_BYTES)
         return ref
 
-    def install(self, ref: RingRef, name: str = ID, epoch: Epoch = EPOCH, direction=RingDirection.INGRESS) -> int:
+    def install(
+        self, ref: RingRef, name: str = ID, epoch: Epoch = EPOCH, direction=RingDirection.INGRESS, port="in"
+    ) -> int:
         spec = ObjectSpec(kind=ObjectKind.ACTIVATION, dtype=DType.F16, max_extent_bytes=4096)
         self.tell(
             InstallRing(
@@ -230,7 +236,7 @@ class Node:
                 epoch=epoch,
                 edge_id=70 + ref.ring_id,
                 ring=ref,
-                port="in",
+                port=port,
                 direction=direction,
                 object_spec=spec,
             )
@@ -577,6 +583,32 @@ def test_the_next_run_of_an_instance_gets_a_channel_of_its_own(node):
     assert node.report() == WorkerInstalled(instance_id=ID, ring_id=second)
 
 
+@pytest.mark.parametrize("victim", ["workload", "shim"])
+@pytest.mark.parametrize("after", range(4))
+def test_wherever_a_run_dies_each_ring_is_free_once(node, victim, after):
+    handle = node.start("serve(channel())")
+    rings = [node.install(node.ref()) for _ in range(3)]
+    free = set()
+    for _ in range(after):
+        assert isinstance(node.report(), WorkerInstalled)
+    os.kill(handle.pid if victim == "workload" else handle.shim_pid, signal.SIGKILL)
+    node.collect()
+    while free != set(rings):
+        match node.report():
+            case WorkerInstalled():
+                pass
+            case WorkerFaulted(ring_id=ring_id, holds=holds):
+                assert ring_id not in free
+                free |= set() if holds else {ring_id}
+            case WorkerGone(ring_ids=ring_ids):
+                assert not free & set(ring_ids)
+                free |= set(ring_ids)
+    for ring in rings:
+        node.uninstall(ring)
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    node.settle()
+
+
 def test_a_closed_channel_is_no_proof(node):
     node.start("c = channel(); obey(c, *take(c)); c.close(); tell('closed'); wait()")
     ring = node.installed()
@@ -747,25 +779,26 @@ def test_a_workload_has_room_for_as_many_rings_as_it_may_have(node):
     assert [node.report() for _ in rings] == [WorkerQuiesced(instance_id=ID, ring_id=ring) for ring in rings]
 
 
-def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node, monkeypatch):
-    monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
+def test_a_shim_that_does_not_answer_costs_its_own_rings_only(node):
     handle = node.start("serve(channel())")
     node.start("serve(channel())", name="other")
     os.kill(handle.shim_pid, signal.SIGSTOP)
     rings = [node.install(node.ref()) for _ in range(2)]
-    node.installed("other")
-    for ring in rings:
-        fault = node.report()
-        assert (fault.ring_id, fault.code, fault.holds) == (ring, EdgeFaultCode.WORKER_REFUSED, False)
+    other = node.install(node.ref("other"), "other")
+    reports = {report.ring_id: report for report in (node.report() for _ in range(3))}
+    assert reports.pop(other) == WorkerInstalled(instance_id="other", ring_id=other)
+    assert sorted(reports) == rings
+    for fault in reports.values():
+        assert (fault.code, fault.holds) == (EdgeFaultCode.WORKER_REFUSED, False)
         assert "does not answer" in fault.text
     os.kill(handle.shim_pid, signal.SIGCONT)
     node.settle()
 
 
 def test_a_silent_shim_is_killed_when_its_workload_must_end(node, monkeypatch):
-    monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
     handle = node.start("serve(channel())")
     ring = node.installed()
+    monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
     os.kill(handle.shim_pid, signal.SIGSTOP)
     node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
@@ -795,6 +828,89 @@ def test_a_new_edges_process_reaches_the_workloads_of_the_old(node):
         node.end()
         assert node.hear() == "dropped"
         node.begin()
+
+
+SDK = f"""
+    sys.path.append({str(ROOT)!r})
+    shim.detach()
+    from runtime.workload import Ports
+    ports = Ports.from_environment()
+"""
+
+
+def both_sides(ring):
+    """What the driver has of an ingress ring (it produces) or an egress ring (it consumes)."""
+    options = {"data_fd": ring.data_fd, "space_fd": ring.space_fd}
+    return [
+        side(ring.header, ring.data, ring.capacity, ring.generation, **options) for side in (RingProducer, RingConsumer)
+    ]
+
+
+def test_records_pass_through_a_workload_that_uses_the_python_ports(node):
+    node.start(
+        SDK
+        + """
+    out = ports.output("out")
+    for record in ports.input("in"):
+        out.send(bytes(record.payload)[::-1])
+    """
+    )
+    first, last = node.ref(), node.ref()
+    node.install(first)
+    node.install(last, direction=RingDirection.EGRESS, port="out")
+    assert {node.report().ring_id, node.report().ring_id} == {1, 2}
+    producer, _ = both_sides(node.memory.ring(1))
+    _, consumer = both_sides(node.memory.ring(2))
+    for sequence, payload in enumerate((b"ab", b"cdef")):
+        record = pack_header(sequence, sequence, len(payload), 0) + payload
+        producer.commit(producer.write(0, record))
+    node.tell(EndStream(instance_id=ID, ring_id=1))
+    reports = [node.report() for _ in range(3)]
+    assert WorkerClosed(instance_id=ID, ring_id=1) in reports
+    assert WorkerClosed(instance_id=ID, ring_id=2) in reports
+    assert reports[-1] == WorkerGone(instance_id=ID, ring_ids=[1, 2])
+    assert consumer.readable() == 2 * 40 + 6
+    stream = b"".join(map(bytes, consumer.spans(0, 86)))
+    assert (stream[40:42], stream[82:]) == (b"ba", b"fedc")
+    producer.release()
+    consumer.release()
+
+
+def test_a_view_that_a_workload_keeps_keeps_the_ring(node):
+    handle = node.start(
+        SDK
+        + """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    record = ports.input("in").receive()
+    view = record.payload
+    tell("kept")
+    signal.sigwait({signal.SIGUSR1})
+    del record, view
+    time.sleep(1000)
+    """
+    )
+    ring = node.installed()
+    producer, _ = both_sides(node.memory.ring(ring))
+    producer.commit(producer.write(0, pack_header(0, 0, 2, 0) + b"ab"))
+    assert node.hear() == "kept"
+    node.uninstall(ring)
+    node.settle()
+    os.kill(handle.pid, signal.SIGUSR1)
+    assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    producer.release()
+
+
+def test_a_port_that_starts_where_rings_are_out_already_does_not_start(node):
+    """It could not tell who holds them."""
+    node.ref()
+    ends = queue.Queue()
+    node.world.on_end = lambda address, kind, reason: ends.put((address, kind, reason))
+    again = Address("shed.edges/again")
+    node.world.spawn(again, lambda: Workers(node.memory, node.instances, node.exits))
+    address, kind, reason = ends.get(timeout=WAIT_S)
+    assert (address, kind) == (again, ExitKind.CRASHED)
+    assert "start the edges process anew" in reason
+    node.logged.clear()
 
 
 def test_rounds_of_install_and_uninstall_leave_no_descriptor_behind(node):

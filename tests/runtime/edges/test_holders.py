@@ -1,0 +1,49 @@
+"""Whoever has the memory of an arena is found, mapped or open, and nobody else."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runtime.edges.holders import holders, kill
+
+CHILD = """
+import mmap, os, sys, threading
+kept = mmap.mmap(int(sys.argv[1]), 4096) if "mapped" in sys.argv else None
+if "open" not in sys.argv:
+    os.closerange(3, 64)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def arenas():
+    fds = [os.memfd_create("sennit-cam") for _ in range(2)]
+    for fd in fds:
+        os.ftruncate(fd, 8192)
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("how", [("mapped",), ("open",), ("mapped", "open"), ()])
+def test_a_process_is_found_while_it_has_the_memory(arenas, how):
+    mine = mmap.mmap(arenas[0], 4096)
+    argv = [sys.executable, "-I", "-S", "-c", CHILD, str(arenas[0]), *how]
+    with subprocess.Popen(argv, stdin=-1, stdout=-1, pass_fds=arenas[:1]) as child:
+        assert child.stdout.readline() == b"ready\n"
+        found = holders(arenas[0])
+        assert [one.pid for one in found] == ([child.pid] if how else [])
+        assert holders(arenas[1]) == []
+        kill(found)
+        if not how:
+            child.stdin.close()
+        child.wait(10)
+        kill(found)
+    assert holders(arenas[0]) == []
+    mine.close()
