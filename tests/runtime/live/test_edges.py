@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from messages.edge_ports import FormatRing, RingRef
 from messages.supervision import ChildState, ShowChildren, StartChild, SupervisionRefusal
 from messages.system import GetProcess, GetState
 from runtime.client import Client
+from runtime.cluster import update_cluster
 from runtime.cluster.directory import open_directory, sign_directory
 
 NODE, EDGES = "attic", "attic.edges"
@@ -116,7 +118,7 @@ def test_ring_memory_ends_with_its_process_and_down_leaves_nothing(make_cluster)
         assert "memfd:sennit" not in mappings_of(child.pid())
         client.ask(memory, FormatRing(ring=RING, size_bytes=3 * MIB), 5.0)
         edges = live.life(child.pid())
-    assert {path.name for path in live.sockets()} >= {"shed.edges.sock", "shed.sock"}
+    assert {path.name for path in live.sockets()} >= {"shed.edges.data.sock", "shed.edges.sock", "shed.sock"}
     assert live.end() == 0, live.words()
     assert edges.wait_end()
     assert live.left() == []
@@ -130,15 +132,23 @@ def test_ring_memory_ends_with_its_process_and_down_leaves_nothing(make_cluster)
     assert [name for _, name in sorted(said)] == ["shed.edges", "shed"], "in order"
 
 
-def test_an_edges_process_that_fails_at_every_start_is_parked_and_its_node_works_on(make_cluster):
+def test_an_edges_process_that_cannot_listen_is_parked_says_why_and_its_node_works_on(make_cluster):
     live = make_cluster(("shed",))
-    live.cluster.key_file("shed.edges").write_text("no key\n")
-    live.up()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with (live.cluster.path / "cluster.toml").open("a") as file:
+            file.write(f'\n[endpoints.shed]\nedges = "{endpoint}"\n')
+        live.cluster = update_cluster(live.cluster.path)
+        live.up()
+        check_parked(live, endpoint)
+
+
+def check_parked(live, endpoint: str) -> None:
     with Client.connect(live.cluster, ["shed", "shed.edges"]) as client:
         child, node = Child(live, client, "shed"), live.life("shed")
         client.ask(Address("shed/supervisor"), StartChild(name="shed.edges"), 5.0)
         child.stays(lambda view: view.state is ChildState.PARKED)
-        assert "shed.edges.key" in child.view().last_exit, "it says why"
+        assert f"cannot listen on {endpoint}" in child.view().last_exit
         assert node.lives()
         refused = client.ask(Address("shed/supervisor"), StartChild(name="shed.edge"), 5.0)
         assert refused.refused is SupervisionRefusal.UNKNOWN_CHILD

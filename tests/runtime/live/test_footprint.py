@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from messages.base import Address
+from messages.supervision import ChildState, ShowChildren, StartChild, StopChild
+from messages.system import GetState
+
 PROCESS_LIMIT_KB = 25 * 1024
 SHIM_LIMIT_KB = 8 * 1024
 
@@ -27,6 +31,17 @@ def test_an_idle_process_takes_at_most_25_mb_and_a_shim_8(shared):
     shared.unload(line.instance_id)
     assert {name: kb for name, kb in taken.items() if kb > PROCESS_LIMIT_KB} == {}, taken
     assert shim <= SHIM_LIMIT_KB
+
+
+def test_an_idle_edges_process_takes_at_most_25_mb(shared):
+    supervisor, processes = Address("loft/supervisor"), Address("loft/processes")
+    shared.ask(supervisor, StartChild(name="loft.edges"))
+    shared.until(lambda: shared.ask(supervisor, ShowChildren()).children[-1].state is ChildState.RUNNING)
+    pid = shared.ask(processes, GetState()).state["loft.edges"]["pid"]
+    taken = pss_kb(pid)
+    shared.ask(supervisor, StopChild(name="loft.edges"))
+    shared.until(lambda: shared.ask(supervisor, ShowChildren()).children[-1].state is ChildState.STOPPED)
+    assert taken <= PROCESS_LIMIT_KB
 
 
 def test_processes_keep_bytecode_even_where_the_root_was_told_not_to(shared):
