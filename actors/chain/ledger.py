@@ -7,7 +7,7 @@ A state is compared with the chain before anything is granted from it: one that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 import msgspec
@@ -82,10 +82,15 @@ class Ledger:
         teller.owed[key] = Owed(key=key, kind=kind, payload=data)
         return key
 
-    async def pay(self, ctx: Context, teller: Teller) -> int:
-        """Write what is owed, oldest first, until the chain takes no more. Returns how many records were written."""
+    async def pay(self, ctx: Context, teller: Teller, durable: Container[str] | None = None) -> int:
+        """Write what is owed, oldest first, until the chain takes no more. Returns how many records were written.
+
+        `durable`: the keys of the debts that are saved, when others must wait until they are.
+        """
         paid = 0
         for owed in list(teller.owed.values()):
+            if durable is not None and owed.key not in durable:
+                break
             try:
                 await self._append(ctx, teller, owed)
             except NotRecorded as failure:

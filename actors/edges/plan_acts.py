@@ -201,7 +201,8 @@ class PlanActs:
         try:
             await core.save(ctx)
         except PlanRefused as refused:
-            core.state.owed.pop(key, None)
+            if not core.withdraw(key):
+                core.owe_life(edge, life, "closed", why=Closing.WITHDRAWN.value, text=refused.reason)
             core.state.edges[work.name] = msgspec.structs.replace(
                 self._edge(work),
                 lives=edge.lives,

@@ -59,7 +59,10 @@ class PlannerAddresses(Record, frozen=True):
 
 
 class PlanCore:
-    """Shared by every procedure of one incarnation. `dirty` while the state in memory is ahead of the disk."""
+    """Shared by every procedure of one incarnation. `dirty` while the state in memory is ahead of the disk.
+
+    A record goes to the chain only when the debt is on disk, so the chain never tells what the state would not know.
+    """
 
     def __init__(self, agent_id: str, settings: PlannerSettings, addresses: PlannerAddresses) -> None:
         self.agent_id = agent_id
@@ -70,6 +73,7 @@ class PlanCore:
         self.loaded = False
         self.dirty = False
         self._known_edge_id = 0
+        self._durable: set[str] = set()
         self._blocked: str | None = None
         self._not_compared = "the state of the edge planner was not compared with the chain yet"
 
@@ -107,6 +111,7 @@ class PlanCore:
             ctx.log("error", "the state of the edge planner could not be loaded", reason=str(failure))
         else:
             self.state, self.loaded = state, True
+            self._durable = set(state.owed)
         return self.loaded
 
     async def compare(self, ctx: Context) -> None:
@@ -135,7 +140,7 @@ class PlanCore:
     async def save(self, ctx: Context) -> None:
         """Make the state durable. Raises `PlanRefused` (`no_record`); the disk then holds an earlier state."""
         self.dirty = True
-        data = self.state.encode()
+        data, owed = self.state.encode(), set(self.state.owed)
         try:
             await ctx.ask(self.addresses.store, SaveDocument(name=DOCUMENT, data=data), self.settings.write_timeout_s)
         except AskFailed as failure:
@@ -143,6 +148,7 @@ class PlanCore:
                 EdgePlanRefusal.NO_RECORD,
                 f"the state could not be written ({failure}); nothing is ordered that a restart would not know of",
             ) from None
+        self._durable = (self._durable | owed) & set(self.state.owed)
         self.dirty = data != self.state.encode()
 
     async def save_quietly(self, ctx: Context) -> None:
@@ -179,14 +185,21 @@ class PlanCore:
         return self.ledger.owe(self.state, LIFE, payload, spare="text")
 
     async def pay(self, ctx: Context) -> bool:
-        """Write what is owed, oldest first, and note that it is. False when the chain does not take it now."""
+        """Write what is owed and saved, oldest first. False when the chain does not take it now."""
         try:
             async with ctx.exclusive(PAYING, self.settings.write_timeout_s):
-                if self.state.owed and await self.ledger.pay(ctx, self.state):
+                if await self.ledger.pay(ctx, self.state, self._durable):
                     self.dirty = True
         except AskFailed:  # somebody else is at it, and slowly
             return False
-        return not self.state.owed
+        return self._durable.isdisjoint(self.state.owed)
+
+    def withdraw(self, key: str) -> bool:
+        """Take a debt back whose own save failed; False when another save or the chain has it already."""
+        if key in self._durable or key not in self.state.owed:
+            return False
+        del self.state.owed[key]
+        return True
 
     def is_recorded(self, edge: DesiredEdge) -> bool:
         """Whether the chain has all that permits what this edge does."""

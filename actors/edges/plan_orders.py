@@ -20,6 +20,7 @@ from messages.system import Done
 
 MAX_EDGES = 1_000
 REMOVED_EVERY_S = 0.1
+NOT_ADDED = "not added: it could not be written when it was ordered"
 
 
 class PlanOrders:
@@ -88,12 +89,13 @@ class PlanOrders:
         try:
             await core.save(ctx)
         except PlanRefused:
-            core.state.owed.pop(edge.added_key, None)
+            if not core.withdraw(edge.added_key):
+                core.owe_plan(edge, "removed", reason=NOT_ADDED)
             self._withdraw(edge)
             raise
         if not await core.pay(ctx) and edge.added_key in core.state.owed:
             # whether the chain has it is not known, so both are told, in this order, when it can be written again
-            core.owe_plan(edge, "removed", reason="not added: its record could not be written when it was ordered")
+            core.owe_plan(edge, "removed", reason=NOT_ADDED)
             self._withdraw(edge)
             await core.save_quietly(ctx)
             raise PlanRefused(EdgePlanRefusal.NO_RECORD, "the chain did not take its record, so the edge is not added")

@@ -35,12 +35,13 @@ class Pair(Record, frozen=True):
 
 
 class Closing(StrEnum):
-    """Why a life is being closed."""
+    """Why a life is being closed; `withdrawn`: it could not be made durable, so it was never ordered."""
 
     FAULT = "fault"
     FINISHED = "finished"
     MOVED = "moved"
     REMOVED = "removed"
+    WITHDRAWN = "withdrawn"
 
 
 class Life(Record, frozen=True):

@@ -85,11 +85,9 @@ class EndView:
         if known is not None and incarnation == self.incarnation:
             if _RANK[report.state] < _RANK[known.state]:
                 return
+            told = known if known.fault is not None and (known.fault_text or not report.fault_text) else report
             report = msgspec.structs.replace(
-                report,
-                ended=report.ended or known.ended,
-                fault=report.fault or known.fault,
-                fault_text=report.fault_text if report.fault is not None else known.fault_text,
+                report, ended=report.ended or known.ended, fault=told.fault, fault_text=told.fault_text
             )
         self.report, self.incarnation = report, incarnation
         self.opened, self.listed, self.suspect = True, Listed.PRESENT, False

@@ -13,12 +13,13 @@ import pytest
 
 from actors.actor import Actor, AskFailed, Context
 from actors.chain.chain import Chain
+from actors.edges.edges import Edges
 from actors.edges.planner import EdgePlanner, PlannerSettings
 from actors.gate.gate import Gate
 from actors.gate.policy import Permit, Policy
 from messages.base import Address, Message, NodeName
 from messages.control import Epoch
-from messages.edge import ActorAddress, EdgeProvisionState, RingDirection, RingId
+from messages.edge import ActorAddress, EdgeProvisionState, NodeId, RingDirection, RingId
 from messages.edge_end import (
     ArenaSample,
     CloseEdge,
@@ -34,12 +35,20 @@ from messages.edge_end import (
 )
 from messages.edge_plan import AddEdge, EdgeLine, ListEdges, RemoveEdge
 from messages.gate import Network
-from messages.identity import Identity
+from messages.identity import Identity, node_number
 from messages.placement import GetPlacements, PlacedInstance, PlacementRecord, Placements
 from messages.supervision import ChildDone, StartChild
 from messages.system import Done
 from runtime.kernel.simulated import SimulatedWorld
 from runtime.simulated.chain_store import SimulatedChainDisk, SimulatedChainStore
+from runtime.simulated.edge_ports import (
+    SimulatedArenas,
+    SimulatedDriver,
+    SimulatedDriving,
+    SimulatedMemory,
+    SimulatedWorkers,
+    SimulatedWorkloads,
+)
 from runtime.simulated.store import SimulatedDisk, SimulatedStore
 
 PLANNER = Address("controller/edges")
@@ -257,6 +266,7 @@ class Cluster:
         *nodes: str,
         permits: tuple[Permit, ...] = (PERMIT,),
         supervised: bool = True,
+        real: bool = False,
         seed: int = 1,
         **settings: Any,
     ) -> None:
@@ -268,6 +278,10 @@ class Cluster:
         self.asked: list[str] = []
         self.epochs: dict[str, int] = {}
         self.settings = PlannerSettings(**settings)
+        self.real = real
+        self.arenas: dict[str, SimulatedArenas] = {}
+        self.driving: dict[str, SimulatedDriving] = {}
+        self.workloads: dict[str, SimulatedWorkloads] = {}
         self.nodes = [Identity(name=node, role="node", public_key=node.encode().ljust(32, b"-")) for node in nodes]
         spawn = self.world.spawn
         spawn(Address("chain/store"), lambda: SimulatedChainStore(self.chain_disk))
@@ -297,8 +311,21 @@ class Cluster:
 
     def start_edges(self, process: str) -> None:
         address = Address(f"{process}/edges")
-        if address not in self.world.cells:
+        if address in self.world.cells:
+            return
+        if not self.real:
             self.world.spawn(address, lambda: ScriptedEdges(process, self.fabric))
+            return
+        name, spawn = NodeName(process), self.world.spawn
+        arenas = self.arenas.setdefault(process, SimulatedArenas())
+        driving = self.driving.setdefault(process, SimulatedDriving())
+        workloads = self.workloads.setdefault(process, SimulatedWorkloads())
+        node = next(node for node in self.nodes if f"{node.name}.edges" == process)
+        number = NodeId(node_number(node.public_key))
+        spawn(Address(f"{process}/memory"), lambda: SimulatedMemory(arenas))
+        spawn(Address(f"{process}/driver"), lambda: SimulatedDriver(name, driving))
+        spawn(Address(f"{process}/workers"), lambda: SimulatedWorkers(name, workloads))
+        spawn(address, lambda: Edges(name, number, PLANNER, budget_bytes=256 * MIB))
 
     def kill_edges(self, process: str, *, restart_s: float | None = 0.2) -> None:
         """SIGKILL: its ends are gone; the far ends notice; its supervisor brings it back."""
@@ -386,6 +413,11 @@ class Cluster:
         works = self.works()
         assert len(works) < 2
         return works[0].phase.value if works else ""
+
+    def run(self) -> int:
+        """The epoch of the one edge, read without a message."""
+        planner = self.planner()
+        return 0 if planner is None else max((edge.run_id for edge in planner._core.state.edges.values()), default=0)
 
     def until(self, phase: str, limit_s: float = 60) -> EdgeLine:
         self.world.run_until(lambda: self.phase() == phase, limit_s)
