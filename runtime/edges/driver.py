@@ -11,6 +11,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from threading import Event, Thread
 
 from messages.base import NodeName
@@ -25,6 +26,11 @@ TICK_S = 0.25
 BEAT_S = 1.0
 OWED_S = 0.001
 """Small acknowledgements wait this long for more of them."""
+
+
+@dataclass(frozen=True)
+class Revoke:
+    peer: str
 
 
 class Driver:
@@ -53,7 +59,7 @@ class Driver:
         self._log = log
         self._died = died
         self._ends = Ends(process, memory, self)
-        self._orders: deque[DriverMessage] = deque()
+        self._orders: deque[DriverMessage | Revoke] = deque()
         self._untold: deque[DriverReport] = deque()
         self._turns: deque[Source] = deque()
         self._owing: dict[ReceivePump, None] = {}
@@ -79,6 +85,13 @@ class Driver:
 
     def order(self, order: DriverMessage) -> None:
         """Queue an order; what becomes of it is reported. Never blocks."""
+        self._queue(order)
+
+    def revoke(self, peer: str) -> None:
+        """The key of `peer` is not listed any more: streams with it fault `link_lost`, its connections end."""
+        self._queue(Revoke(peer))
+
+    def _queue(self, order: DriverMessage | Revoke) -> None:
         self._orders.append(order)
         if not self._closed:
             os.eventfd_write(self._wake, 1)
@@ -142,8 +155,9 @@ class Driver:
         try:
             self._epoll.register(self._wake, select.EPOLLIN)
             self._handlers[self._wake] = self._take_orders
-            self._ends.links = self._links = Links(
-                self._keys, self._listen, self._dial, owner=self._ends, watch=self.watch, unwatch=self.unwatch
+            streams = self._ends.streams
+            streams.links = self._links = Links(
+                self._keys, self._listen, self._dial, owner=streams, watch=self.watch, unwatch=self.unwatch
             )
         except BaseException as fault:
             self._fault = fault
@@ -161,9 +175,10 @@ class Driver:
 
     def _serve(self) -> None:
         links, ends, handlers, poll = self._links, self._ends, self._handlers, self._epoll.poll
+        streams = ends.streams
         tick_at = time.monotonic() + TICK_S
         while not self._closing:
-            self.now = links.now = now = time.monotonic()
+            self.now = links.now = streams.now = now = time.monotonic()
             if links.restless:
                 links.work()
             for _ in range(len(self._turns)):
@@ -189,18 +204,22 @@ class Driver:
     def _take_orders(self) -> None:
         os.eventfd_read(self._wake)
         while self._orders:
-            self._ends.order(self._orders.popleft())
+            order = self._orders.popleft()
+            if isinstance(order, Revoke):
+                self._ends.streams.revoke(order.peer)
+            else:
+                self._ends.order(order)
 
     def _pay(self) -> None:
         owing, self._owing = self._owing, {}
         for pump in owing:
-            if (pump.window.due or pump.window.owing) and not self._ends.tell_credit(pump):
+            if (pump.window.due or pump.window.owing) and not self._ends.streams.tell_credit(pump):
                 self.owe(pump)
 
     def _tick(self, late_s: float) -> None:
         if self._untold:
             self._tell()
-        self._ends.tick(late_s if late_s > BEAT_S else 0.0)
+        self._ends.streams.tick(late_s if late_s > BEAT_S else 0.0)
         if self.now >= self._beat_at:
             self._beat_at = self.now + BEAT_S
             self._links.beat()

@@ -150,7 +150,8 @@ class Links:
         self.links: dict[str, Link] = {}
         self.guests: dict[str, Guest] = {}
         self.now = 0.0
-        self._dial = dial
+        self._dial = dict(dial)
+        self._revoked: set[str] = set()
         self._owner = owner
         self._watch, self._unwatch = watch, unwatch
         self._identities: dict[bytes, Guest] = {}
@@ -173,13 +174,13 @@ class Links:
 
     # towards consumers
 
-    def to(self, peer: str) -> Link | None:
-        """The link to `peer`, dialled now if there is none; None when nobody knows where it listens."""
+    def to(self, peer: str) -> Link:
+        """The link to `peer`, dialled now if there is none. Raises `LookupError` when nobody knows where it listens."""
         link = self.links.get(peer)
         if link is None:
             endpoint = self._dial.get(peer)
             if endpoint is None:
-                return None
+                raise LookupError(f"the directory does not say where {peer} listens")
             link = self.links[peer] = Link(peer, endpoint, *self._dialled(peer, endpoint), heard_at=self.now)
             self._watch_link(link)
         return link
@@ -201,6 +202,16 @@ class Links:
             for connection in guest.connections.values():
                 if connection is not None:
                     connection.cut()
+
+    def revoke(self, peer: str) -> None:
+        """Hear nothing that `peer` says any more, end its connections and let it make none."""
+        self._revoked.add(peer)
+        self._admission.revoke(peer)
+        self.cut(peer)
+        self._dial.pop(peer, None)
+        link = self.links.get(peer)
+        if link is not None:
+            self.hang_up(link)
 
     def hang_up(self, link: Link) -> None:
         """Nobody needs it any more."""
@@ -333,6 +344,9 @@ class Links:
                 return False
             identity, *parts = router.recv_multipart(_NOBLOCK, copy=False)
             guest = self._guest(identity.bytes, parts[-1] if parts else identity)
+            if guest.peer in self._revoked:
+                self._owner.count("revoked", f"{guest.peer} goes on speaking")
+                continue
             guest.heard_at = self.now
             try:
                 frame = parse([part.buffer for part in parts])

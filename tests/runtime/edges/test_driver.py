@@ -63,7 +63,7 @@ def test_ends_may_be_started_in_either_order(net, transfer, make_records, first,
 
 @pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
 @pytest.mark.parametrize(
-    ("tx_capacity", "rx_capacity", "largest"),
+    "shape",
     [
         (1 << 20, 1 << 20, 600_000),  # larger than a chunk
         (4096, 4096, 4096 - 40),  # exactly filling
@@ -72,9 +72,9 @@ def test_ends_may_be_started_in_either_order(net, transfer, make_records, first,
         (41, 200_000, 300),  # own ring tiny
     ],
 )
-def test_objects_of_any_size_arrive_byte_for_byte(
-    net, transfer, make_records, local, tx_capacity, rx_capacity, largest
-):
+def test_objects_of_any_size_arrive_byte_for_byte(net, transfer, make_records, local, shape):
+    """`shape`: the capacity of either ring, and the largest payload."""
+    tx_capacity, rx_capacity, largest = shape
     assert CHUNK_BYTES < 600_000
     pair = Pair(net, local=local, tx_capacity=tx_capacity, rx_capacity=rx_capacity)
     total = min(3_000_000, 300 * min(tx_capacity, rx_capacity))

@@ -12,7 +12,7 @@ from actors.edges.records import pack_header
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import PumpFaulted, PumpReady
-from runtime.edges import ends
+from runtime.edges import streams
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 EDGE, OTHER = 7001, 7002
@@ -212,7 +212,7 @@ def test_a_restart_of_either_end_ends_the_edge(net, who):
 
 
 def test_a_link_that_dies_for_good_ends_its_edges_at_the_producer(net, monkeypatch, transfer, make_records):
-    monkeypatch.setattr(ends, "SILENCE_S", 1.5)
+    monkeypatch.setattr(streams, "SILENCE_S", 1.5)
     pair = Pair(net)
     net.stop(pair.b)
     assert pair.a.wait_fault(EDGE).code is Code.LINK_LOST
@@ -220,7 +220,7 @@ def test_a_link_that_dies_for_good_ends_its_edges_at_the_producer(net, monkeypat
 
 
 def test_a_stream_that_is_cut_short_for_good_ends_its_edge_at_the_consumer(net, monkeypatch):
-    monkeypatch.setattr(ends, "SILENCE_S", 1.5)
+    monkeypatch.setattr(streams, "SILENCE_S", 1.5)
     pair = Pair(net)
     pair.put(GOOD[:-1])
     pair.b.wait(lambda: pair.rx.readable() == 49)
@@ -232,7 +232,7 @@ def test_a_stream_that_is_cut_short_for_good_ends_its_edge_at_the_consumer(net, 
 
 
 def test_a_quiet_link_lives(net, monkeypatch, transfer, make_records):
-    monkeypatch.setattr(ends, "SILENCE_S", 2.5)
+    monkeypatch.setattr(streams, "SILENCE_S", 2.5)
     pair = Pair(net)
     clock = net.outlaw("c", "b")
     clock.say(BEAT_FRAME)
@@ -391,7 +391,7 @@ def test_a_gap_is_told_once_and_duplicates_are_dropped_and_counted(victim):
 
 
 def test_streams_that_wait_for_their_end_are_bounded(victim, monkeypatch, transfer, make_records):
-    monkeypatch.setattr(ends, "MAX_PARKED", 3)
+    monkeypatch.setattr(streams, "MAX_PARKED", 3)
     for edge in range(100, 105):
         victim.outlaw.open(edge)
     victim.b.wait_counted("not_parked", 2)
@@ -421,3 +421,22 @@ def test_a_consumer_that_breaks_the_rules_loses_its_edge(net, answer, code):
     b.say(pack(answer._replace(to=opened.incarnation) if isinstance(answer, Credit) else answer))
     assert a.wait_fault(EDGE).code is code
     assert a.driver.counted == {"malformed_frame": 2, "late_credit": 1, "late_refusal": 1}
+
+
+def test_a_revoked_peer_is_heard_no_more_and_its_streams_end(net, transfer, make_records):
+    a, b, c = net.process("a"), net.process("b"), net.process("c")
+    a.receive(1, "b"), b.send(1, "a")
+    a.send(2, "b"), b.receive(2, "a")
+    kept = transfer.add(a.send(3, "c"), c.receive(3, "a"), make_records(3, [50_000] * 3))
+    for edge in (1, 2, 3):
+        a.wait_ready(edge)
+    a.driver.revoke("b")
+    for edge in (1, 2):
+        told = a.wait_fault(edge)
+        assert told.code is Code.LINK_LOST
+        assert "revoked" in told.text
+    a.wait_counted("refused_connection")  # it tries again and is not let in
+    transfer.run()
+    kept.check()
+    a.send(4, "b")
+    assert a.wait_fault(4).code is Code.LINK_LOST
