@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-PASSING = ["first-light.toml", "hard-knocks.toml"]
+PASSING = ["first-light.toml", "hard-knocks.toml", "pipeline.toml", "edge-faults.toml"]
 LIMIT_S = 120
 Played = Callable[[str], tuple[int, Any]]
 
