@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import TypeGuard
 
@@ -156,6 +158,15 @@ class Channel:
             blocked = bool(self._unsent)
         if blocked:
             self._on_unsent()
+
+    def drain(self, timeout_ms: int) -> None:
+        """Wait for room for what is unsent, once."""
+        if self._unsent:
+            poller = select.poll()
+            with suppress(ValueError):  # closed meanwhile
+                poller.register(self._socket, select.POLLOUT)
+            poller.poll(timeout_ms)
+            self.flush()
 
     def close(self) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from math import ceil
 from threading import Lock
 from typing import Generic, TypeVar
+from weakref import finalize
 
 from runtime.workload.errors import PortClosed, PortTimeout
 from runtime.workload.link import Link
@@ -36,6 +37,7 @@ class Port(Generic[L]):
         self._follow = True
         self._lock = Lock()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        finalize(self, os.close, self._wake_fd).atexit = False  # when it is gone: a call may be about to wait for it
         self._links: list[L] = []
         self._retiring: list[L] = []
         self._over = ""
@@ -91,10 +93,6 @@ class Port(Generic[L]):
         """Raises `PortClosed`."""
         if self._over:
             raise PortClosed(f"port {self.name} is closed: {self._over}; nothing moves through it any more")
-        if self._lost and not self._follow:
-            raise PortClosed(
-                f"port {self.name}: a life of its edge ended; with follow=True the port would wait for the next one"
-            )
 
     # Links, under the lock
 
@@ -105,9 +103,15 @@ class Port(Generic[L]):
         """Leave alone what has faulted."""
         for link in [link for link in self._links if not link.usable]:
             self._links.remove(link)
-            self._lost += 1
+            self._lose()
             self.faults += 1
             self.last_fault = link.faulted
+
+    def _lose(self) -> None:
+        """A life ended before its stream did."""
+        self._lost += 1
+        if not self._follow:
+            self._over = self._over or "a life of its edge ended, and only with follow=True it waits for the next"
 
     def _let_go(self) -> None:
         """Unmap what is uninstalled, as far as nobody looks at it."""
@@ -131,7 +135,7 @@ class Port(Generic[L]):
         with self._lock:
             if link in self._links:
                 self._links = [other for other in self._links if other is not link]
-                self._lost += 1
+                self._lose()
             if link.retired:
                 return
             link.retire()
@@ -156,27 +160,21 @@ class Port(Generic[L]):
             self._changed()
 
     def dispose(self) -> None:
-        """After `shut` and the last `uninstalled`: the descriptor goes."""
+        """After `shut` and the last `uninstalled`: whoever still holds a view unmaps its ring by dropping it."""
         with self._lock:
             for link in self._retiring:
                 link.abandon()
             self._retiring = []
-            fd, self._wake_fd = self._wake_fd, -1
-            if fd >= 0:
-                os.close(fd)
 
     def forked(self) -> list[object]:
         """In a fork: forget everything without a lock, whose holder may not exist here. See `Link.abandon`."""
         self._lock = Lock()
         self._over = "this process is a fork of the workload, and rings are not shared with forks"
         links, self._links, self._retiring = [*self._links, *self._retiring], [], []
-        os.close(self._wake_fd)
-        self._wake_fd = -1
         return [kept for link in links if (kept := link.abandon()) is not None]
 
     def _changed(self) -> None:
-        if self._wake_fd >= 0:
-            os.eventfd_write(self._wake_fd, 1)
+        os.eventfd_write(self._wake_fd, 1)
 
 
 _WHERE = "`sennit edge ls` for the state of its edges"

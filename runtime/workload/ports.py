@@ -66,12 +66,12 @@ class Ports:
         self._closing = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="sennit-ports", daemon=True)
-        _open.add(self)
         before = threading.stack_size(_STACK_BYTES)
         try:
             self._thread.start()
         finally:
             threading.stack_size(before)
+        _open.add(self)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Ports:
@@ -113,11 +113,8 @@ class Ports:
             if isinstance(port, OutputPort):
                 port.close()
         channel = self._channel
-        if channel is not None and channel.unsent and not channel.closed:
-            poller = select.poll()
-            poller.register(channel.fileno(), select.POLLOUT)
-            poller.poll(LAST_WORDS_MS)
-            channel.flush()
+        if channel is not None:
+            channel.drain(LAST_WORDS_MS)
 
     def __enter__(self) -> Ports:
         return self
@@ -276,8 +273,10 @@ class Ports:
         self._lock = threading.Lock()
         for port in self._ports.values():
             _kept.extend(port.forked())
+        _kept.extend(kept for _, link in self._rings.values() if (kept := link.abandon()) is not None)
         self._rings.clear()
         os.close(self._wake_fd)
+        self._wake_fd = -1
         if self._shim is not None:
             self._shim.close()
         if self._channel is not None:
@@ -287,6 +286,7 @@ class Ports:
 _mine: Ports | None = None
 _open: set[Ports] = set()
 _kept: list[object] = []
+"""In a fork: mappings that are not there, and must not be unmapped either."""
 
 
 def _shim_socket(environment: Mapping[str, str]) -> socket.socket:

@@ -12,9 +12,12 @@ _pack_words = WORDS.pack_into
 
 
 class Sink(Link):
-    """`room`: bytes that may be written, as far as is known; `pending`: bytes written and not committed."""
+    """`written` and `limit` are totals in bytes: what was written, and what may be, as far as is known.
 
-    __slots__ = ("_at", "_ring", "_sequence", "pending", "room")
+    Numbers that belong together are set without a call in between, so that no exception of a signal parts them.
+    """
+
+    __slots__ = ("_at", "_ring", "_sequence", "limit", "publish_at", "written")
 
     def __init__(self, packet: Packet, channel: Channel) -> None:
         super().__init__(packet, channel)
@@ -26,8 +29,10 @@ class Sink(Link):
             data_fd=self.data_fd,
             space_fd=self.space_fd,
         )
-        self.room = self.capacity
-        self.pending = 0
+        self.written = 0
+        self.limit = self.capacity
+        self.publish_at = self.quantum
+        """Of `written`: from there on a batch is worth publishing."""
         self._at = 0
         self._sequence = 0
 
@@ -37,28 +42,30 @@ class Sink(Link):
             return False
         try:
             self._ring.check()
-            self.room = self._ring.free()
+            self._ring.free()
         except RingFault as fault:
             self.fault(fault)
-        return self.usable and self.room >= size
+            return False
+        self.limit = self._ring.consumed + self.capacity
+        return self.limit - self.written >= size
 
     def put(self, payload: bytes | bytearray | memoryview, extent: int, object_id: int, flags: int) -> None:
         """Write one record for which there is room. `payload` has `extent` bytes."""
         at = self._at
         start = at + HEADER_BYTES
         end = start + extent
-        data = self.data
-        if end <= self.capacity:
+        capacity = self.capacity
+        if end <= capacity:
+            data = self.data
             _pack_words(data, at, PREFIX, object_id, self._sequence, extent, flags)
             data[start:end] = payload
-            self._at = end if end < self.capacity else 0
         else:
-            self._ring.write(self.pending, pack_header(object_id, self._sequence, extent, flags))
-            self._ring.write(self.pending + HEADER_BYTES, payload)
-            self._at = end % self.capacity
+            pending = self.written - self._ring.committed
+            self._ring.write(pending, pack_header(object_id, self._sequence, extent, flags))
+            self._ring.write(pending + HEADER_BYTES, payload)
+        self._at = end if end < capacity else end - capacity
         self._sequence += 1
-        self.pending += end - at
-        self.room -= end - at
+        self.written += end - at
 
     def span(self, extent: int) -> memoryview | None:
         """Where the payload of the next record goes, if it lies in one piece; invisible until `finish`."""
@@ -68,26 +75,26 @@ class Sink(Link):
 
     def finish(self, extent: int, object_id: int, flags: int) -> None:
         """Write the header of a record whose payload was put into its `span`."""
-        self._ring.write(self.pending, pack_header(object_id, self._sequence, extent, flags))
         size = HEADER_BYTES + extent
+        self._ring.write(self.written - self._ring.committed, pack_header(object_id, self._sequence, extent, flags))
         self._at = (self._at + size) % self.capacity
         self._sequence += 1
-        self.pending += size
-        self.room -= size
+        self.written += size
 
     def fault(self, error: RingFault | RecordFault) -> None:
         super().fault(error)
-        self.room = -1
+        self.limit = -1
 
     def commit(self) -> bool:
         """Publish what was written. False: the ring is of no use any more, and what was written is lost with it."""
-        pending = self.pending
+        ring = self._ring
+        pending = self.written - ring.committed
         if pending and self.usable:
-            self.pending = 0
             try:
-                self._ring.commit(pending)
+                ring.commit(pending)
             except RingFault as fault:
                 self.fault(fault)
+            self.publish_at = ring.committed + self.quantum
         return self.usable
 
     def _release(self) -> None:

@@ -12,7 +12,17 @@ from struct import Struct
 from threading import Lock
 from weakref import ref
 
-from actors.edges.records import FLAGS, HEADER, HEADER_BYTES, MAGIC, VERSION, RecordFault, out_of_sequence, parse_header
+from actors.edges.records import (
+    EOF_BEFORE_FULL_PAYLOAD,
+    FLAGS,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    VERSION,
+    RecordFault,
+    out_of_sequence,
+    parse_header,
+)
 from runtime.edges.ring import RingConsumer, RingFault
 from runtime.workload.channel import Channel, Packet
 from runtime.workload.link import Link
@@ -21,7 +31,6 @@ WORDS = Struct("<5Q")
 """A record's header as words: what never changes, object id, sequence, extent, flags with the reserved half."""
 
 PREFIX: int = WORDS.unpack(HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, 0, 0, 0, 0))[0]
-EOF_BEFORE_FULL_PAYLOAD = "eof_before_full_payload"
 
 _words = WORDS.unpack_from
 
@@ -59,21 +68,24 @@ class Record:
 
 
 class Source(Link):
-    """`ready`: bytes committed and not parsed yet; `parsed`: bytes parsed and not given back yet."""
+    """`committed`, `parsed`, `dropped` are totals in bytes: what is there, what was handed out, what may go back.
+
+    Numbers that belong together are set without a call in between, so that no exception of a signal parts them.
+    """
 
     __slots__ = (
         "_at",
         "_expected",
-        "_freed",
         "_held",
         "_last",
         "_ring",
         "_size",
+        "committed",
+        "dropped",
         "end_told",
         "handed_out",
         "lock",
         "parsed",
-        "ready",
     )
 
     lock: Lock
@@ -90,15 +102,13 @@ class Source(Link):
             data_fd=self.data_fd,
             space_fd=self.space_fd,
         )
-        self.ready = 0
-        self.parsed = 0
+        self.committed = self.parsed = self.dropped = 0
         self.end_told = False
         self.handed_out: memoryview | None = None
         self._at = 0
         self._expected = 0
         self._size = 0
         self._last: ref[memoryview] | None = None
-        self._freed = 0
         self._held: deque[tuple[memoryview | None, int]] = deque()
         """Records that were handed out and cannot be given back, since a view of one is still used."""
 
@@ -108,16 +118,17 @@ class Source(Link):
             return
         try:
             self._ring.check()
-            self.ready = self._ring.readable() - self.parsed
+            self._ring.readable()
         except RingFault as fault:
             self.fault(fault)
+            return
+        self.committed = self._ring.committed
 
     def take(self) -> Record | None:
         """Drop the record before, and hand out the next one if all of it is there."""
-        view = self.handed_out
-        if view is not None:
+        if self.handed_out is not None:
             self.drop()
-        ready = self.ready
+        ready = self.committed - self.parsed
         if ready < HEADER_BYTES:
             return None
         at = self._at
@@ -142,18 +153,14 @@ class Source(Link):
         if ready < size:
             return None
         end = start + extent
-        if end <= capacity:
-            payload = self.data[start:end]
-            self._at = end if end < capacity else 0
-        else:
-            payload = memoryview(self._joined(start, extent))
-            self._at = end - capacity
-        self.ready = ready - size
+        payload = self.data[start:end] if end <= capacity else memoryview(self._joined(start, extent))
+        record = Record(payload, object_id, sequence, flags, self)
+        self._at = end if end < capacity else end - capacity
         self.parsed += size
         self._expected = sequence + 1
-        self.handed_out = payload
         self._size = size
-        return Record(payload, object_id, sequence, flags, self)
+        self.handed_out = payload
+        return record
 
     def drop(self) -> None:
         """The record handed out is no longer valid."""
@@ -162,27 +169,28 @@ class Source(Link):
             if self.retired:
                 self._drop_retired()
             return
-        self.handed_out = None
         try:
             view.release()
         except BufferError:
             self._held.append((view, self._size))
+            self.handed_out = None
             return
         if self._held:
             self._held.append((None, self._size))
+            self.handed_out = None
             self._reap()
         else:
-            self._freed += self._size
-        if self._freed >= self.quantum:
+            self.dropped += self._size
+            self.handed_out = None
+        if self.dropped - self._ring.consumed >= self.quantum:
             self.give_back()
 
     def give_back(self) -> None:
         """Let the producer have the bytes of what was dropped."""
         if self._held:
             self._reap()
-        if self._freed and self.usable:
-            freed, self._freed = self._freed, 0
-            self.parsed -= freed
+        freed = self.dropped - self._ring.consumed
+        if freed and self.usable:
             try:
                 self._ring.consume(freed)
             except RingFault as fault:
@@ -190,22 +198,22 @@ class Source(Link):
 
     def stuck(self) -> bool:
         """True when the producer cannot commit one byte more, since records of the whole ring are still held."""
-        return bool(self._held) and self.parsed + self.ready == self.capacity
+        return bool(self._held) and self.committed - self._ring.consumed == self.capacity
 
     def cut_short(self) -> RecordFault | None:
         """The fault of a stream that ended within a record; None at its clean end."""
-        if self.ready:
+        if self.committed > self.parsed:
             return RecordFault(EOF_BEFORE_FULL_PAYLOAD, "the stream ended within a record")
         return None
 
     def fault(self, error: RingFault | RecordFault) -> None:
         super().fault(error)
-        self.ready = 0
+        self.committed = self.parsed
 
     def retire(self) -> None:
         """What was handed out stays valid for whoever still has it, and nothing else keeps it."""
         super().retire()
-        self.ready = 0
+        self.committed = self.parsed
         self._held.clear()
         if self.handed_out is not None:
             self._last = ref(self.handed_out)
@@ -227,11 +235,10 @@ class Source(Link):
                 except BufferError:
                     return
             held.popleft()
-            self._freed += size
+            self.dropped += size
 
     def _joined(self, at: int, length: int) -> bytes:
-        rest = self.capacity - at
-        return bytes(self.data[at:]) + bytes(self.data[: length - rest])
+        return b"".join((self.data[at:], self.data[: length - (self.capacity - at)]))
 
     def _what_is_wrong(self, at: int) -> RecordFault:
         """Which fault it is. The header is copied: the exception's traceback would keep a view."""

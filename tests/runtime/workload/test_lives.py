@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from pickle import PickleBuffer
 
@@ -71,10 +72,13 @@ def test_a_port_that_does_not_follow_closes_with_its_edge(edges, ports, backgrou
     for call in calls:
         with pytest.raises(PortClosed, match="follow=True"):
             call.result()
-    with pytest.raises(PortClosed):
-        port_out.offer(b"x")
-    with pytest.raises(PortClosed):
-        port_in.wait_connected(0)
+    for call in (lambda: port_out.offer(b"x"), lambda: port_in.wait_connected(0)):
+        with pytest.raises(PortClosed):
+            call()
+    later = edges.install("out", "egress")
+    assert edges.hear() == {"did": "closed", "ring": later.number}
+    edges.order(edges.lay_out("ingress"), "in")
+    assert edges.hear()["did"] == "refused"
 
 
 def test_a_record_that_is_out_keeps_its_ring_until_the_next_call(edges, ports):
@@ -164,6 +168,15 @@ def test_a_reservation_survives_its_ring_and_goes_to_the_next_life(edges, ports,
     assert edges.hear() == quiesced(ring)
     assert ring.pull() == []
     assert [record.payload for record in again.pull()] == [b"abcd"]
+
+
+def test_a_reservation_in_a_port_that_was_closed_meanwhile_sends_nothing(edges, ports):
+    port = ports.output("out")
+    ring = edges.install("out", "egress")
+    with pytest.raises(PortClosed), port.reserve(4):
+        port.close()
+    assert edges.hear() == {"did": "closed", "ring": ring.number}
+    assert ring.pull() == []
 
 
 def test_what_a_batch_did_not_publish_is_gone_with_its_ring(edges, ports):
@@ -290,10 +303,11 @@ def test_closing_the_ports_ends_streams_and_leaves_nothing(edges):
     assert edges.channel.recv(100) == b"", "the other ring is looked at"
     assert [record.payload for record in ring.pull()] == [b"last"]
     ports.close()
-    for call in (port.receive, lambda: out.send(b"x")):
-        with pytest.raises(PortClosed):
-            call()
-    del record
+    with pytest.raises(PortClosed):
+        port.receive()
+    with pytest.raises(PortClosed):
+        out.send(b"x")
+    del record, ports, port, out
     assert edges.mapped() == 0
     edges.close_channel()
     for ring in edges.rings:
@@ -332,6 +346,12 @@ def test_a_fork_has_no_ports_and_no_ring_memory(edges, ports):
     port, out = ports.input("in"), ports.output("out")
     ring = edges.install("in", "ingress")
     edges.install("out", "egress")
+    ended, faulted = edges.install("other", "ingress"), edges.install("another", "ingress")
+    edges.end(ended)
+    assert list(ports.input("other")) == []
+    os.eventfd_write(faulted.data_fd, 2**30)
+    with pytest.raises(PortTimeout):
+        ports.input("another").receive(0)
     ring.push(b"x")
     record = port.receive(WAIT_S)
     inode = str(os.fstat(edges.arena).st_ino)
@@ -353,9 +373,60 @@ def test_a_fork_has_no_ports_and_no_ring_memory(edges, ports):
             os.write(write_end, repr(said).encode())
             os._exit(0)
     os.close(write_end)
-    assert os.read(read_end, 100) == b"[True, True, 2]"
+    assert os.read(read_end, 100) == b"[True, True, 4]"
     os.close(read_end)
     assert os.waitpid(child, 0)[1] == 0
     assert record.payload == b"x"
     ring.push(b"y")
     assert port.receive(WAIT_S).payload == b"y", "the workload itself goes on"
+
+
+def test_lives_that_change_under_a_busy_program_lose_nothing_of_their_order(edges, ports, background):
+    """Rings are taken away at any moment of a call; each life shows a run of objects without a gap or a doubled one."""
+    out, port = ports.output("out"), ports.input("in")
+    over = threading.Event()
+
+    def send_on():
+        while not over.is_set():
+            with out.batch():
+                for _ in range(20):
+                    try:
+                        out.send(bytes(50), timeout_s=0.05)
+                    except PortTimeout:
+                        break
+            with suppress(PortTimeout), out.reserve(30, timeout_s=0.05) as view:
+                view[:] = b"r" * 30
+
+    def receive_on():
+        seen = []
+        while not over.is_set():
+            with suppress(PortTimeout):
+                record = port.receive(0.05)
+                seen.append((record.edge, record.sequence, record.payload[:1] == b"p"))
+        return seen
+
+    sending, receiving = background(send_on), background(receive_on)
+    sent = []
+    for _ in range(40):
+        outward = edges.install("out", "egress", capacity=700)
+        inward = edges.install("in", "ingress", capacity=700)
+        inward.push(*[b"p" * 40] * 9)
+        records = outward.pull_some(30)
+        assert [record.header.sequence for record in records] == list(range(len(records)))
+        sent += [record.header.object_id for record in records]
+        for ring in (outward, inward):
+            edges.uninstall(ring)
+        assert {edges.hear()["ring"] for _ in range(2)} == {outward.number, inward.number}
+        for ring in (outward, inward):
+            edges.rings.remove(ring)
+            ring.close()
+    over.set()
+    sending.result()
+    seen = receiving.result()
+    assert sent == sorted(set(sent)), "no object is sent twice"
+    for edge in {edge for edge, _, _ in seen}:
+        assert [number for other, number, _ in seen if other == edge] == list(
+            range(sum(other == edge for other, _, _ in seen))
+        )
+    assert all(whole for _, _, whole in seen)
+    assert out.faults == port.faults == 0
