@@ -12,7 +12,7 @@ import msgspec
 
 from actors.actor import Actor, Context
 from actors.edges.edge_actor import edge_actor_address
-from actors.edges.ends import End
+from actors.edges.ends import End, State
 from actors.edges.node_edges import NodeEdges
 from actors.edges.opening import Refusal, check_order
 from actors.edges.reports import driver_reported, producer_established, wait_over, worker_reported
@@ -165,7 +165,7 @@ class Edges(Actor[EdgesMailbox]):
     def _close(self, order: CloseEdge, ctx: Context) -> None:
         """Also for an end that is not here: there is nothing left to stop (E 2.5 Q24)."""
         end = self._edges.table.get(order.edge_id, order.direction)
-        if end is not None:
+        if end is not None and end.state is not State.STOPPED:
             end.close_reason = end.close_reason or order.reason
             self._edges.observe(Observation(StopEdge(edge_id=order.edge_id), order.direction))
             self._edges.settle(ctx)

@@ -126,6 +126,9 @@ class NodeEdges:
             self._step(self._observations.popleft(), ctx)
             if not self._observations:
                 self._give_up_surplus()
+        for arena in self.arena.arenas_without_leases:
+            self.arena.drop_arena(arena)
+            ctx.run(self._drop(arena, ctx))
 
     # --- one step of the establisher ---
 
@@ -324,13 +327,13 @@ class NodeEdges:
         if end is not None:
             self._over(end)
         self.settle(ctx)
-        if lease.arena in self.arena.arenas_without_leases:
-            self.arena.drop_arena(lease.arena)
-            try:
-                await self._ask_memory(DropArena(arena=lease.arena), ctx)
-            except AskFailed as failed:
-                self.drop("DropArena: refused")
-                ctx.log("error", "an arena without rings stays", arena=lease.arena, why=str(failed))
+
+    async def _drop(self, arena: str, ctx: Context) -> None:
+        try:
+            await self._ask_memory(DropArena(arena=arena), ctx)
+        except AskFailed as failed:
+            self.drop("DropArena: refused")
+            ctx.log("error", "an arena without rings stays", arena=arena, why=str(failed))
 
     async def _ask_memory(self, request: Request[Done], ctx: Context) -> None:
         """Raises `AskFailed` when the port did nothing; crashes this actor when it is unknown what the port did."""

@@ -172,6 +172,19 @@ def test_a_grant_that_a_release_lets_through_reaches_the_end_that_waited_for_it(
     assert rig.end(rig.shed, edge=2).ring_id == 2
 
 
+def test_an_arena_whose_last_waiting_request_is_given_up_is_dropped(make_rig):
+    rig = make_rig(budget_bytes=40_960)
+    elsewhere = rig.order(INGRESS, edge=3, data=12_288, name="other", producer=rig.loft, consumer=rig.shed)
+    rig.open(elsewhere)
+    rig.open(direction=EGRESS, data=16_384)
+    waiting = rig.order(EGRESS, edge=2, data=24_576, name="third")
+    rig.open(waiting)
+    rig.close(rig.shed, EGRESS)
+    assert set(rig.ports[rig.shed].arenas.arenas) == {"hostwatch@shed", "trend@loft"}
+    rig.close(rig.shed, EGRESS, edge=2)
+    assert set(rig.ports[rig.shed].arenas.arenas) == {"trend@loft"}
+
+
 def test_ends_that_are_over_are_kept_for_reports_and_the_oldest_given_up(make_rig):
     rig = make_rig(kept_ends=3, budget_bytes=1 << 16)
     too_large = rig.order(EGRESS, edge=1, data=1 << 20)
