@@ -100,6 +100,15 @@ class CutLink(Message, frozen=True, kw_only=True):
     peer: NodeName
 
 
+class RevokePeer(Message, frozen=True, kw_only=True):
+    """The key of the edges process `peer` is not listed any more: nothing that it says is heard from now on.
+
+    Told by the process that read the directory again.
+    """
+
+    peer: NodeName
+
+
 DriverMessage = StartSend | StartReceive | HaltPump | CloseStream | CutLink
 
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from actors.actor import Actor
 from actors.supervision.supervisor import Supervisor
-from messages.base import Address
+from messages.base import Address, Message, NodeName
 from messages.supervision import Shutdown
 from messages.system import ExitKind
 from runtime.client import keys_of
@@ -135,9 +135,7 @@ class Process:
         return 0
 
     def shut_down(self, reason: str) -> None:
-        message = Shutdown(reason=reason)
-        here = Address(f"{self.name}/main")
-        self.world.deliver(Envelope(Kind.TELL, self.supervisor, here, message, tag=tag_of(type(message))))
+        self._tell(self.supervisor, Shutdown(reason=reason))
 
     def reread_directory(self) -> None:
         """Revoke who is gone from it or has another key; of newcomers a process learns when it starts."""
@@ -152,10 +150,22 @@ class Process:
                 self._listed = after
                 for office, name in product(self._offices, names):
                     office.revoke(name)
+                if self.cluster.process(self.name).role is Role.EDGES:
+                    self._revoke_on_edges(names)
         if self.cluster.process(self.name).role in (Role.ROOT, Role.NODE):
             from runtime.roles import PROCESSES
 
             pass_on(self.world.main.ask, Address(f"{self.name}/{PROCESSES}"))
+
+    def _tell(self, to: Address, message: Message) -> None:
+        here = Address(f"{self.name}/main")
+        self.world.deliver(Envelope(Kind.TELL, to, here, message, tag=tag_of(type(message))))
+
+    def _revoke_on_edges(self, names: list[str]) -> None:
+        from messages.edge_ports import RevokePeer
+
+        for name in names:
+            self._tell(Address(f"{self.name}/driver"), RevokePeer(peer=NodeName(name)))
 
     def _actor_ended(self, address: Address, kind: ExitKind, reason: str) -> None:
         if address == self.supervisor:

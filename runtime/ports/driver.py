@@ -11,7 +11,16 @@ from typing import ClassVar
 
 from actors.actor import Actor, Context
 from messages.base import Address, Message, NodeName
-from messages.edge_ports import CloseStream, CutLink, DriverMessage, DriverReport, HaltPump, StartReceive, StartSend
+from messages.edge_ports import (
+    CloseStream,
+    CutLink,
+    DriverMessage,
+    DriverReport,
+    HaltPump,
+    RevokePeer,
+    StartReceive,
+    StartSend,
+)
 from runtime.edges.driver import Driver
 from runtime.edges.memory import NodeMemory
 from runtime.office.sockets import Keys
@@ -23,7 +32,7 @@ class DriverDied(Message, frozen=True):
     reason: str
 
 
-LiveDriverMessage = DriverMessage | DriverDied
+LiveDriverMessage = DriverMessage | RevokePeer | DriverDied
 
 
 class DriverPort(Actor[LiveDriverMessage]):
@@ -67,6 +76,9 @@ class DriverPort(Actor[LiveDriverMessage]):
                 self._owner = self._owner or ctx.sender
                 assert self._driver is not None
                 self._driver.order(message)
+            case RevokePeer(peer=peer):
+                assert self._driver is not None
+                self._driver.revoke(peer)
             case DriverDied(reason=reason):
                 raise RuntimeError(f"the driver of {self._process} died: {reason}")
 
