@@ -132,6 +132,53 @@ def test_an_edge_waits_for_its_workloads_until_it_is_stopped(up: Cluster) -> Non
     assert up.sennit("edge", "ls", "--json").document["edges"] == []
 
 
+def test_samples_flow_over_an_edge_and_are_seen_to(up: Cluster, tmp_path: Path) -> None:
+    trend = tmp_path / "trend.pkg"
+    assert up.sennit("package", "pack", ROOT / "scenarios/packages/trend", trend).code == 0
+    assert up.sennit("package", "sign", trend).code == 0
+    assert up.sennit("place", up.package, "--interval", 1, "--pin", "shed").code == 0
+    assert up.sennit("place", trend, "--interval", 1, "--pin", "attic").code == 0
+    assert up.sennit("edge", "add", "hostwatch.out", "trend.in").code == 0
+
+    def seen() -> Any:
+        """The edge as it is shown, once objects of it were reported."""
+        deadline = time.monotonic() + LIMIT_S / 2
+        while True:
+            told = up.sennit("edge", "show", "hostwatch.out", "trend.in", "--json").document
+            if told["edge"]["consumer"] is not None and told["edge"]["consumer"]["progress"]["objects"] > 1:
+                return told
+            assert time.monotonic() < deadline, told
+
+    told = seen()
+    edge = told["edge"]
+    assert [edge[name] for name in ("phase", "run_id", "producer_node", "consumer_node")] == [
+        "ready",
+        1,
+        "shed",
+        "attic",
+    ]
+    assert edge["consumer"]["progress"]["last_object_id"] > 1
+    assert [(node["process"], node["arena"]["active_leases"]) for node in told["nodes"]] == [
+        ("attic.edges", 1),
+        ("shed.edges", 1),
+    ]
+    assert "1 ready" in up.until("status").out
+    deadline = time.monotonic() + LIMIT_S / 2
+    while not (logs := up.sennit("instance", "logs", "trend@attic").out):
+        assert time.monotonic() < deadline
+    report = json.loads(logs.splitlines()[-1])
+    assert 0 <= report["cpu_busy"]["mean"] <= 1
+    assert report["memory_total_gib"]["mean"] >= report["memory_available_gib"]["mean"] > 0
+    assert "EDGES  1 ready" in up.sennit("top", "--once", "--interval", "0.2").out
+
+    assert up.sennit("edge", "stop", "hostwatch.out", "trend.in").code == 0
+    listed = up.sennit("edge", "ls", "--json").document
+    assert listed["edges"] == []
+    for instance in ("hostwatch@shed", "trend@attic"):
+        assert up.sennit("instance", "unload", instance).code == 0
+    assert "ENDS" in up.sennit("edge", "ls").out
+
+
 def test_what_cannot_be_placed_ends_with_2_and_says_why(up: Cluster, tmp_path: Path) -> None:
     package = tmp_path / "feed.pkg"
     up.sennit("package", "pack", ROOT / "scenarios/packages/feed", package)
