@@ -249,11 +249,6 @@ class ReceiveWindow:
             or (self.committed == self.told_limit < self.consumed + self.capacity and not self.finished)
         )
 
-    @property
-    def short(self) -> bool:
-        """The sender will soon need more room than it was told of."""
-        return self.far is not None and not self.finished and self.told_limit - self.committed < self.capacity // 2
-
     def credit(self) -> Credit:
         """What there is to tell; `told` when it has left."""
         assert self.far is not None

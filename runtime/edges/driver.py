@@ -16,16 +16,17 @@ from threading import Event, Thread
 
 from messages.base import NodeName
 from messages.edge_ports import DriverMessage, DriverReport
-from runtime.edges.ends import Ends, Source
+from runtime.edges.ends import Ends, Sink, Source
 from runtime.edges.links import Links
+from runtime.edges.local import LocalSink
 from runtime.edges.memory import NodeMemory
 from runtime.edges.pumps import Pump, ReceivePump
 from runtime.office.sockets import Keys
 
 TICK_S = 0.25
 BEAT_S = 1.0
-OWED_S = 0.001
-"""Small acknowledgements wait this long for more of them."""
+LATER_S = 0.001
+"""Small acknowledgements, and small room in a ring that is nearly full, wait this long for more."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Driver:
         self._orders: deque[DriverMessage | Revoke] = deque()
         self._untold: deque[DriverReport] = deque()
         self._turns: deque[Source] = deque()
-        self._owing: dict[ReceivePump, None] = {}
-        self._owed_at = self._beat_at = 0.0
+        self._later: dict[Sink, None] = {}
+        self._later_at = self._beat_at = 0.0
         self._counted: dict[str, int] = {}
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
@@ -115,9 +116,13 @@ class Driver:
 
     # the loop, as the ends see it
 
-    def watch(self, fd: int, handler: Callable[[], None]) -> None:
+    def watch(self, fd: int, handler: Callable[[], None], *, listening: bool = True) -> None:
         self._handlers[fd] = handler
-        self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(fd, select.EPOLLIN if listening else 0)
+
+    def listen(self, fd: int, listening: bool) -> None:
+        if fd in self._handlers:
+            self._epoll.modify(fd, select.EPOLLIN if listening else 0)
 
     def unwatch(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
@@ -128,14 +133,14 @@ class Driver:
             source.queued = True
             self._turns.append(source)
 
-    def owe(self, pump: ReceivePump) -> None:
-        if not self._owing:
-            self._owed_at = self.now + OWED_S
-        self._owing[pump] = None
+    def later(self, sink: Sink) -> None:
+        if not self._later:
+            self._later_at = self.now + LATER_S
+        self._later[sink] = None
 
     def forget(self, pump: Pump) -> None:
-        if isinstance(pump, ReceivePump):
-            self._owing.pop(pump, None)
+        if isinstance(pump, ReceivePump | LocalSink):
+            self._later.pop(pump, None)
         elif pump.queued:
             self._turns = deque(source for source in self._turns if source is not pump)
 
@@ -186,15 +191,17 @@ class Driver:
                 source.queued = False
                 if ends.turn(source):
                     self.wake(source)
-            if self._owing and now >= self._owed_at:
-                self._pay()
+            if self._later and now >= self._later_at:
+                late, self._later = self._later, {}
+                for sink in late:
+                    ends.soon(sink)
             if now >= tick_at:
                 self._tick(max(0.0, now - tick_at))
                 tick_at = now + TICK_S
             if links.restless or self._turns:
                 wait_s = 0.0
             else:
-                until = min(tick_at, self._owed_at) if self._owing else tick_at
+                until = min(tick_at, self._later_at) if self._later else tick_at
                 wait_s = max(0.0, until - now)
             for fd, _ in poll(wait_s):
                 handler = handlers.get(fd)
@@ -209,12 +216,6 @@ class Driver:
                 self._ends.streams.revoke(order.peer)
             else:
                 self._ends.order(order)
-
-    def _pay(self) -> None:
-        owing, self._owing = self._owing, {}
-        for pump in owing:
-            if (pump.window.due or pump.window.owing) and not self._ends.streams.tell_credit(pump):
-                self.owe(pump)
 
     def _tick(self, late_s: float) -> None:
         if self._untold:

@@ -30,7 +30,7 @@ from messages.edge_ports import (
 )
 from runtime.edges.local import FarRingFault, LocalSink, LocalSource
 from runtime.edges.memory import NodeMemory, RingMemory
-from runtime.edges.pumps import FAULTS, Pump, ReceivePump, SendPump
+from runtime.edges.pumps import FAULTS, Pump, ReceivePump, SendPump, readable
 from runtime.edges.ring import RingFault
 from runtime.edges.streams import Streams
 
@@ -49,15 +49,18 @@ class Loop(Protocol):
 
     now: float
 
-    def watch(self, fd: int, handler: Callable[[], None]) -> None: ...
+    def watch(self, fd: int, handler: Callable[[], None], *, listening: bool = True) -> None: ...
 
     def unwatch(self, fd: int) -> None: ...
+
+    def listen(self, fd: int, listening: bool) -> None:
+        """Whether its wake-ups are heard now; those that are not heard are not lost."""
 
     def wake(self, source: Source) -> None:
         """Have its turn come."""
 
-    def owe(self, pump: ReceivePump) -> None:
-        """Have its credit told soon."""
+    def later(self, sink: Sink) -> None:
+        """Have `Ends.soon` called for it in a moment."""
 
     def forget(self, pump: Pump) -> None:
         """It has no turn any more and owes nothing."""
@@ -78,7 +81,7 @@ class Ends:
         self._sources: dict[EdgeId, Source] = {}
         self._sinks: dict[EdgeId, Sink] = {}
         self._halted: OrderedDict[EdgeId, None] = OrderedDict()
-        self.wake, self.owe, self.count = loop.wake, loop.owe, loop.count
+        self.wake, self.later, self.count = loop.wake, loop.later, loop.count
 
     @property
     def sinks(self) -> Mapping[EdgeId, Sink]:
@@ -143,11 +146,12 @@ class Ends:
                 self._join(pump.edge)
             case ReceivePump():
                 self._sinks[pump.edge] = pump
-                watch(pump.watched, partial(self.streams.consumed, pump))
+                self._halted.pop(pump.edge, None)
+                watch(pump.watched, partial(self._freed, pump), listening=False)
                 self.streams.unpark(pump)
             case LocalSink():
                 self._sinks[pump.edge] = pump
-                watch(pump.watched, partial(self._freed, pump))
+                watch(pump.watched, partial(self._freed, pump), listening=False)
                 self._join(pump.edge)
 
     def _halt(self, order: HaltPump) -> None:
@@ -209,12 +213,20 @@ class Ends:
             if isinstance(source, SendPump):
                 return self.streams.turn(source)
             more = source.turn()
+            if source.sink is not None:
+                self.attend(source.sink)
             if source.complete:
                 self._ended_here(source)
             return more
         except FAULTS as fault:
             self.faulted(source, fault.code, fault.text, far=isinstance(fault, FarRingFault))
             return False
+
+    def attend(self, sink: Sink) -> None:
+        """Listen to what its workload frees while somebody waits for it, and else let it pass unheard."""
+        if sink.listening is not sink.wants_room:
+            sink.listening = not sink.listening
+            self._loop.listen(sink.watched, sink.listening)
 
     def _committed(self, source: Source) -> None:
         """The workload has put more into its ring."""
@@ -225,16 +237,42 @@ class Ends:
             return
         self.wake(source)
 
-    def _freed(self, sink: LocalSink) -> None:
-        """The workload has let go of some of what it received."""
+    def _freed(self, sink: Sink) -> None:
+        """The workload has let go of some of what it received. Of small steps several are waited for: it has more."""
+        if not self._look(sink):
+            return
+        if isinstance(sink, ReceivePump):
+            if sink.window.due:
+                self.streams.credit_if_due(sink)
+                self.attend(sink)
+                return
+        elif sink.ring.known_free >= sink.ring.capacity // 4:
+            self.soon(sink)
+            return
+        sink.listening = False
+        self._loop.listen(sink.watched, False)
+        self.later(sink)
+
+    def soon(self, sink: Sink) -> None:
+        """What was put off is due: tell of the room there is, or use it."""
+        if isinstance(sink, ReceivePump):
+            if (sink.window.due or sink.window.owing) and not self.streams.tell_credit(sink):
+                self.later(sink)
+            self.attend(sink)
+        elif sink.source is not None:
+            self.wake(sink.source)
+
+    def _look(self, sink: Sink) -> bool:
+        """How much has it let go of? False when that ended the edge."""
         try:
             sink.look()
         except FAULTS as fault:
-            source = sink.source
+            source = sink.source if isinstance(sink, LocalSink) else None
             self.faulted(sink if source is None else source, fault.code, fault.text, far=source is not None)
-            return
-        if sink.source is not None:
-            self.wake(sink.source)
+            if isinstance(sink, ReceivePump):
+                self.streams.tell_fault(sink)
+            return False
+        return True
 
     # edges within this process
 
@@ -297,6 +335,9 @@ class Ends:
     def progress(self) -> PumpsMoved | None:
         """Totals of whatever moved since they were told last."""
         moved = []
+        for sink in list(self._sinks.values()):
+            if sink.fault is None and not sink.listening and readable(sink.watched):
+                self._look(sink)
         for pump in [*self._sources.values(), *self._sinks.values()]:
             progress = None if pump.fault is not None else pump.progress(self._loop.now)
             if progress is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from messages.edge import RingDirection
 from messages.edge_ports import StartReceive, StartSend
 from runtime.edges.memory import RingMemory
-from runtime.edges.pumps import CHUNK_BYTES, Pump, consumer_of, producer_of
+from runtime.edges.pumps import CHUNK_BYTES, Pump, consumer_of, producer_of, readable
 from runtime.edges.ring import RingFault
 
 
@@ -38,8 +38,6 @@ class LocalSource(Pump):
         if sink is None:
             return False
         available = ring.known_readable
-        if available < CHUNK_BYTES:
-            available = ring.readable()
         ring.check()
         length = min(available, CHUNK_BYTES)
         try:
@@ -64,7 +62,8 @@ class LocalSource(Pump):
 
     def close(self, clean: bool) -> None:
         """All that the workload will ever commit is committed."""
-        self.ring.readable()
+        if readable(self.watched):
+            self.take_in()
         self.closing, self.clean = True, clean
 
     @property
@@ -93,12 +92,15 @@ class LocalSink(Pump):
     def watched(self) -> int:
         return self.ring.space_fd
 
+    @property
+    def wants_room(self) -> bool:
+        """Something waits for room: until then nobody need look for it."""
+        return self.stalled
+
     def room(self, wanted: int) -> int:
-        """Bytes that fit now. The eventfd is read only when what is known is not enough."""
+        """Bytes that fit now."""
         self.ring.check()
         room = self.ring.known_free
-        if room < wanted:
-            room = self.ring.free()
         self.stall(room < wanted)
         return room
 

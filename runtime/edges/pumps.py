@@ -1,14 +1,17 @@
 """Pumps: each moves one end of one edge between its ring and the network (design 7, E 5.3).
 
 A pump touches its ring only while it is called, by the driver's thread; what is sent is copied, so when `halt` returns
-nothing can reach the ring. It follows the records that pass, without looking at payloads: a bad header ends the edge
-here, before the other workload sees it. `RingFault`, `RecordFault` and `StreamViolation` leave every method that moves
-something; the driver tells them.
+nothing can reach the ring. Eventfds are read only when epoll has said that there is something: the workload has them
+too and may have made them block. A pump follows the records that pass, without looking at payloads: a bad header ends
+the edge here, before the other workload sees it. `RingFault`, `RecordFault` and `StreamViolation` leave every method
+that moves something; the driver tells them.
 """
 
 from __future__ import annotations
 
 import secrets
+import select
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,11 +33,14 @@ CHUNK_BYTES = 256 * 1024
 JOINED_BYTES = 8 * 1024
 """Up to this size a copy into the head's part costs less than a part of its own."""
 
+RATE_S = 0.5
+"""Rates over less time than this would say nothing."""
+
 FAULTS = (RingFault, RecordFault, StreamViolation)
 
 
 class Pump:
-    """What every end has. `watched`: the eventfd whose wake-up gives it work."""
+    """What every end has. `watched`: the eventfd whose wake-up gives it work, `listening`: whether it may just now."""
 
     direction: RingDirection
 
@@ -43,13 +49,14 @@ class Pump:
         self.run: RunId = order.run_id
         self.ring_id: RingId = order.ring.ring_id
         self.tracker = RecordTracker(order.object_spec.max_extent_bytes)  # of any alignment: an ObjectSpec names none
-        self.ready = self.ended = self.queued = False
+        self.ready = self.ended = self.queued = self.listening = False
         self.fault: tuple[EdgeFaultCode, str] | None = None
         self.stalled = False
         self.stalls = 0
         self._ends = ring
         self._told = Progress()
-        self._told_at: float | None = None
+        self._rate = 0.0
+        self._rated, self._rated_at = 0, time.monotonic()
 
     @property
     def watched(self) -> int:
@@ -64,11 +71,14 @@ class Pump:
     def progress(self, now: float) -> Progress | None:
         """Totals, if there is news since the last call."""
         moved, in_flight, duplicates, resumed = self._totals()
-        since = None if self._told_at is None else now - self._told_at
+        since_s = now - self._rated_at
+        if since_s >= RATE_S:
+            self._rate = (moved - self._rated) / since_s
+            self._rated, self._rated_at = moved, now
         fresh = Progress(
             objects=self.tracker.objects,
             bytes=moved,
-            bytes_per_s=(moved - self._told.bytes) / since if since else 0.0,
+            bytes_per_s=self._rate,
             in_flight_bytes=in_flight,
             ring_bytes=self._ends.capacity,
             stalls=self.stalls,
@@ -78,7 +88,6 @@ class Pump:
             duplicates_dropped=duplicates,
             resumed=resumed,
         )
-        self._told_at = now
         if fresh == self._told:
             return None
         self._told = fresh
@@ -113,8 +122,6 @@ class SendPump(Pump):
     def turn(self) -> bool:
         """Send at most one chunk; true when more can go at once."""
         window, ring = self.window, self.ring
-        if ring.committed - window.sent < CHUNK_BYTES:
-            self.take_in()
         ring.check()
         length = min(window.sendable(), CHUNK_BYTES)
         if length <= 0:
@@ -162,7 +169,8 @@ class SendPump(Pump):
 
     def close(self, clean: bool) -> None:
         """All that the workload will ever commit is committed."""
-        self.take_in()
+        if readable(self.watched):
+            self.take_in()
         self.window.close(clean)
 
     def _totals(self) -> tuple[int, int, int, int]:
@@ -181,7 +189,6 @@ class ReceivePump(Pump):
         self.producer = order.producer
         self.window = ReceiveWindow(order.edge_id, order.run_id, incarnation(), memory.capacity, order.producer)
         self.refusal_told = False
-        self.watching = False
 
     @property
     def watched(self) -> int:
@@ -205,14 +212,18 @@ class ReceivePump(Pump):
             at += ring.write(at, part)
         ring.commit(take)
         window.commit(take)
-        if window.short:
-            self.look()
 
     def look(self) -> None:
         """How much has the workload consumed meanwhile?"""
         self.ring.free()
         self.window.consume(self.ring.consumed)
         self.stall(self.window.committed == self.window.consumed + self.window.capacity)
+
+    @property
+    def wants_room(self) -> bool:
+        """The producer will soon need to be told of more room: until then nobody need look for it."""
+        window = self.window
+        return window.far is not None and window.told_limit - window.committed < window.capacity // 2
 
     def fin(self, frame: Fin, process: str) -> bool:
         """True when the stream is complete now."""
@@ -238,6 +249,13 @@ def _without(parts: Sequence[Buffer], skip: int) -> list[Buffer]:
         left.append(memoryview(part)[skip:] if skip else part)
         skip = 0
     return left
+
+
+def readable(fd: int) -> bool:
+    """Whether a read would not wait now."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def incarnation() -> int:

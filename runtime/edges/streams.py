@@ -44,8 +44,10 @@ class Ends(Protocol):
 
     def wake(self, pump: SendPump) -> None: ...
 
-    def owe(self, pump: ReceivePump) -> None:
-        """Have its credit told soon."""
+    def later(self, sink: ReceivePump) -> None:
+        """Have its credit told in a moment."""
+
+    def attend(self, sink: ReceivePump) -> None: ...
 
     def count(self, what: str, detail: str) -> None: ...
 
@@ -177,23 +179,18 @@ class Streams:
         if not pump.ready:
             self._ends.ready(pump)
         self.credit_if_due(pump)
+        self._ends.attend(pump)
 
-    def consumed(self, pump: ReceivePump) -> None:
-        """The workload has let go of some of what it received."""
-        try:
-            pump.look()
-        except FAULTS as fault:
-            self._ends.faulted(pump, fault.code, fault.text)
-            guest = self.links.guests.get(pump.producer)
-            if guest is not None and pump.window.far is not None:
-                self._repeat_refusal(guest, pump, Fin(pump.edge, pump.run, 0))
-            return
-        self.credit_if_due(pump)
+    def tell_fault(self, pump: ReceivePump) -> None:
+        """To its producer, if it has opened the stream."""
+        guest = self.links.guests.get(pump.producer)
+        if guest is not None and pump.window.far is not None:
+            self._repeat_refusal(guest, pump, Fin(pump.edge, pump.run, 0))
 
     def credit_if_due(self, pump: ReceivePump) -> None:
         """Tell its producer how far it may go, now or soon, if there is news for it."""
         if (pump.window.due and not self.tell_credit(pump)) or pump.window.owing:
-            self._ends.owe(pump)
+            self._ends.later(pump)
 
     def tell_credit(self, pump: ReceivePump) -> bool:
         """False when the producer cannot be told now."""

@@ -427,7 +427,7 @@ def test_data_and_end_before_the_stream_was_opened_are_refused():
     for early in (lambda: rx.data(0, 1), lambda: rx.fin(0)):
         with pytest.raises(StreamViolation, match="malformed_frame"):
             early()
-    assert (rx.due, rx.owing, rx.short) == (False, False, False)
+    assert (rx.due, rx.owing) == (False, False)
 
 
 def test_every_code_is_one_that_reaches_the_operator():

@@ -32,6 +32,7 @@ from messages.edge_ports import (
 from runtime.cluster.keys import SecretSeed, transport_key
 from runtime.edges.driver import Driver
 from runtime.edges.memory import NodeMemory
+from runtime.edges.pumps import readable
 from runtime.edges.ring import RingConsumer, RingProducer
 from runtime.office.admission import Admission
 from runtime.office.sockets import Keys, Sockets
@@ -330,7 +331,9 @@ class Flow:
         return len(self.arrived) == len(self.stream)
 
     def write(self) -> int:
-        length = min(self.tx.free(), len(self.stream) - self.written)
+        if readable(self.tx.space_fd):
+            self.tx.free()
+        length = min(self.tx.known_free, len(self.stream) - self.written)
         if length:
             self.tx.write(0, self.stream[self.written : self.written + length])
             self.tx.commit(length)
@@ -338,7 +341,9 @@ class Flow:
         return length
 
     def read(self) -> int:
-        length = min(self.rx.readable(), self.bite)
+        if readable(self.rx.data_fd):
+            self.rx.readable()
+        length = min(self.rx.known_readable, self.bite)
         if length:
             at = len(self.arrived)
             for span in self.rx.spans(0, length):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -97,6 +98,18 @@ def test_a_slow_consumer_stalls_the_producer_within_the_two_rings(net, transfer,
     flow.bite = 7
     transfer.run()
     flow.check()
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
+def test_a_workload_that_makes_its_eventfds_block_holds_nobody_up(net, transfer, make_records, local):
+    pair = Pair(net, local=local, tx_capacity=5000, rx_capacity=5000)
+    for fd in (pair.tx.data_fd, pair.tx.space_fd, pair.rx.data_fd, pair.rx.space_fd):
+        os.set_blocking(fd, True)
+    flow = transfer.add(pair.tx, pair.rx, make_records(5, sizes(5, 100_000, 3000)))
+    transfer.run()
+    flow.check()
+    pair.a.close_stream(EDGE)
+    pair.a.wait_ended(EDGE, EGRESS)
 
 
 def test_a_stalled_edge_stalls_no_other(net, transfer, make_records):
