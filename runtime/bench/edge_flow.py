@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="")
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
-    sizes = [int(size) for size in options.sizes.split(",") if size]
+    sizes = [int(size) for size in options.sizes.split("+") if size.isdigit()]
     ports = Ports.from_environment()
     if options.role == "source":
         for size in sizes:

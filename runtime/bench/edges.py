@@ -173,11 +173,13 @@ class Stage:
             (source / "flow.py").write_text(Path(edge_flow.__file__).read_text())
             pack(source, package)
             sign(package, self._cluster.signer_key())
-        listed = ",".join(map(str, sizes))
+        listed = "+".join(map(str, sizes)) or "none"
         args = ["--role", role, "--sizes", listed, "--seconds", str(seconds)]
         order = PlaceOrder(package_dir=str(package), config=CtlConfig(mode=Interval(secs=1), args=args), pin=node)
-        placed = bench.until("placed", lambda: self.client.ask(bench.PLANE, order, bench.LIMIT_S).placed)
-        return placed.instance_id
+        report = bench.until("an order is taken", lambda: self.client.ask(bench.PLANE, order, bench.LIMIT_S))
+        if report.placed is None:
+            raise RuntimeError(f"{name} was not placed:\n{report.explain}")
+        return report.placed.instance_id
 
     def unload(self, instance: str) -> None:
         bench.unload(self.client, instance)
