@@ -157,9 +157,10 @@ class SimulatedWorkloads:
 
     def runs(self, instance_id: str, epoch: Epoch) -> bool:
         """Whether that run of the workload has a process."""
-        if (instance_id, epoch) in self.over:
-            return False
-        return self.host is None or instance_id in self.host.running()
+        if self.host is None:
+            return (instance_id, epoch) not in self.over
+        held = self.host.instances.get(instance_id)
+        return held is not None and held.run is not None and held.run.order.epoch == str(epoch)
 
 
 SimulatedWorkersMessage = WorkersMessage | CrashWorkload | ClosePort | FaultRing | LookDue

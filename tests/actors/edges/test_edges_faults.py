@@ -446,3 +446,11 @@ def test_what_another_tells_the_actor_of_an_end_is_refused(rig):
     rig.world.tell(Address("shed.edges/edge/1"), ObjectsMoved(progress=Progress(objects=9)), sender=rig.planner)
     rig.world.run_idle()
     assert any(fields.get("why") == "not_the_owner" for *_, fields in rig.world.logs)
+
+
+def test_a_memory_port_that_dies_with_a_question_open_restarts_the_process(rig):
+    rig.ports[rig.shed].arenas.silent = True
+    rig.open(direction=EGRESS)
+    rig.world.crash(Address("shed.edges/memory"))
+    rig.world.run_idle()
+    assert rig.edges_of(rig.shed) not in rig.world.cells
