@@ -14,7 +14,8 @@ _pack_words = WORDS.pack_into
 class Sink(Link):
     """`written` and `limit` are totals in bytes: what was written, and what may be, as far as is known.
 
-    Numbers that belong together are set without a call in between, so that no exception of a signal parts them.
+    Numbers that belong together are set without a call in between, so that a signal that ends the program by an
+    exception, and with it the stream, does not part them.
     """
 
     __slots__ = ("_at", "_ring", "_sequence", "limit", "publish_at", "written")

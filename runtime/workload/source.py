@@ -70,7 +70,8 @@ class Record:
 class Source(Link):
     """`committed`, `parsed`, `dropped` are totals in bytes: what is there, what was handed out, what may go back.
 
-    Numbers that belong together are set without a call in between, so that no exception of a signal parts them.
+    Numbers that belong together are set without a call in between, so that a signal that ends the program by an
+    exception, and with it the stream, does not part them.
     """
 
     __slots__ = (

@@ -5,10 +5,14 @@ from __future__ import annotations
 import array
 import os
 import select
+import signal
+from contextlib import suppress
+from pathlib import Path
 from pickle import PickleBuffer
 
 import pytest
 
+import runtime
 from runtime.workload import (
     BEGIN_SEQUENCE,
     END_OF_SEQUENCE,
@@ -305,3 +309,37 @@ def test_a_wait_for_room_ends_when_the_port_is_closed(edges, ports, background):
     port.close()
     with pytest.raises(PortClosed):
         waiting.result()
+
+
+def test_a_program_that_a_signal_ends_has_sent_what_it_was_told_was_sent(edges, ports):
+    """The exception may come up anywhere within the call; what then closes the port must not publish half of one."""
+
+    class Ended(Exception):
+        pass
+
+    def end(_number, frame):
+        if Path(frame.f_code.co_filename).is_relative_to(Path(runtime.__file__).parent):
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            raise Ended
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    try:
+        for turn in range(12):
+            port = ports.output(f"out-{turn}")
+            ring = edges.install(f"out-{turn}", "egress", capacity=1 << 20)
+            sent = 0
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0001, 0.0001)
+            with suppress(Ended), port.batch():
+                while port.offer(b"x" * (sent % 50)):
+                    sent += 1
+            port.close()
+            records = ring.pull()
+            assert len(records) in (sent, sent + 1)
+            assert [record.header.sequence for record in records] == list(range(len(records)))
+            assert [len(record.payload) for record in records] == [number % 50 for number in range(len(records))]
+            assert edges.hear() == {"did": "closed", "ring": ring.number}
+            edges.uninstall(ring)
+            assert edges.hear()["did"] == "quiesced"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
