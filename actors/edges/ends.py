@@ -134,9 +134,6 @@ class EndTable:
         self._over: dict[EndKey, None] = {}
         self._highest: dict[tuple[str, RingDirection], int] = {}
 
-    def __len__(self) -> int:
-        return len(self._ends)
-
     def get(self, edge_id: EdgeId, direction: RingDirection) -> End | None:
         return self._ends.get((edge_id, direction))
 

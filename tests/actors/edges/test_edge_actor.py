@@ -35,10 +35,10 @@ PATHS = {"provisioning": [], "ready": [READY], "faulted": [READY, NOTED, FAULTED
 
 
 class Watched:
-    def __init__(self, path=(), again=False, **changes):
+    def __init__(self, path=(), again=False, state=State.WAITING_FOR_LEASE):
         self.report = EndReport(
-            name="a->b", edge_id=7001, run_id=1, direction=RingDirection.EGRESS, state=State.WAITING_FOR_LEASE,
-            instance_id="hostwatch@shed", port="out", local_edge_actor=3, peer="loft.edges", **changes,
+            name="a->b", edge_id=7001, run_id=1, direction=RingDirection.EGRESS, state=state,
+            instance_id="hostwatch@shed", port="out", local_edge_actor=3, peer="loft.edges",
         )  # fmt: skip
         self.world = SimulatedWorld()
         self.world.spawn(
@@ -179,6 +179,13 @@ def test_objects_moved_before_ready_or_after_a_fault_are_not_taken():
 def test_a_later_life_tells_at_once_how_its_end_stands():
     watched = Watched(again=True)
     assert watched.told == [(State.WAITING_FOR_LEASE, None, False)]
+    assert ACTOR in watched.world.cells
+
+
+def test_a_later_life_of_an_end_that_is_stopped_meanwhile_tells_that_and_ends_itself():
+    watched = Watched(again=True, state=State.STOPPED)
+    assert watched.told == [(State.STOPPED, None, False)]
+    assert ACTOR not in watched.world.cells
 
 
 def test_what_cannot_be_told_is_counted():

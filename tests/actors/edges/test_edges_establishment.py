@@ -20,9 +20,11 @@ from messages.edge_ports import (
     StartSend,
     StreamEnded,
     UninstallRing,
+    WorkerClosed,
+    WorkerInstalled,
 )
 from messages.system import GetState
-from runtime.simulated.edge_ports import MoveObjects
+from runtime.simulated.edge_ports import MoveObjects, SimulatedMemory
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 
@@ -124,6 +126,29 @@ def test_a_port_closed_before_the_stream_is_there_still_ends_it(rig):
     rig.world.run_until(lambda: rig.end(rig.shed).ended and rig.end(rig.loft).ended, limit_s=5)
 
 
+def test_a_port_closed_before_its_installation_is_told_ends_the_stream_too(rig):
+    rig.ports[rig.shed].workloads.silent = True
+    rig.open_both()
+    rig.close_port(rig.shed, "hostwatch@shed", "out")
+    rig.report(rig.shed, WorkerInstalled(instance_id="hostwatch@shed", ring_id=1))
+    rig.world.run_until(lambda: rig.end(rig.shed).ended and rig.end(rig.loft).ended, limit_s=5)
+
+
+@pytest.mark.parametrize(
+    ("process", "report"),
+    [
+        ("shed", StreamEnded(edge_id=1, direction=EGRESS)),
+        ("loft", WorkerClosed(instance_id="trend@loft", ring_id=1)),
+    ],
+    ids=["the port is open", "the stream goes on"],
+)
+def test_no_end_is_ended_before_its_producer_has_ended(rig, process, report):
+    rig.open_both()
+    rig.report(getattr(rig, process), report)
+    assert not any(rig.end(each).ended for each in (rig.shed, rig.loft))
+    assert sum(rig.state(getattr(rig, process))["dropped"].values()) == 1
+
+
 def test_totals_and_the_newest_identity_reach_the_actor_and_the_beats(rig):
     rig.open_both()
     rig.say(f"{rig.shed}/driver", MoveObjects(edge_id=1, count=3, extent=64))
@@ -143,6 +168,25 @@ def test_it_beats_at_the_start_then_each_period_though_nothing_changes(make_rig)
     assert len(beats) == 5
     assert len({beat.incarnation for beat in beats}) == 1
     assert beats[0].arena.free_bytes == beats[0].arena.capacity_bytes == rig.budget_bytes
+
+
+def test_a_planner_that_comes_back_hears_everything_at_once(rig):
+    rig.open(direction=EGRESS)
+    rig.told.clear()
+    rig.world.spawn(Address("controller/other"), SimulatedMemory)
+    rig.world.run_idle()
+    assert [beat.process for beat in rig.beats()] == [rig.shed, rig.loft]
+    assert rig.beats(rig.shed)[0].ends == rig.ends(rig.shed).ends
+
+
+def test_beats_that_reach_nobody_are_counted_and_go_on(rig):
+    rig.world.cut(rig.shed, "controller")
+    rig.world.advance(2)
+    rig.world.heal(rig.shed, "controller")
+    assert rig.state(rig.shed)["dropped"] == {"EndsBeat: not handed over": 2}
+    rig.told.clear()
+    rig.world.advance(1)
+    assert rig.beats(rig.shed)
 
 
 def test_a_restarted_process_has_another_incarnation_and_no_end(rig):
@@ -183,6 +227,18 @@ def test_an_arena_whose_last_waiting_request_is_given_up_is_dropped(make_rig):
     assert set(rig.ports[rig.shed].arenas.arenas) == {"hostwatch@shed", "trend@loft"}
     rig.close(rig.shed, EGRESS, edge=2)
     assert set(rig.ports[rig.shed].arenas.arenas) == {"trend@loft"}
+
+
+def test_an_arena_that_the_memory_port_keeps_is_named_and_counted(rig):
+    rig.open(direction=EGRESS)
+    arenas = rig.ports[rig.shed].arenas
+    arenas.rings[99] = msgspec.structs.replace(arenas.rings[1], ring_id=99)
+    rig.close(rig.shed, EGRESS)
+    assert rig.state(rig.shed)["dropped"] == {"DropArena: refused": 1}
+    assert any(text == "an arena without rings stays" for _, _, text, _ in rig.world.logs)
+    del arenas.rings[99]
+    rig.open(direction=EGRESS, run=2, edge=2)  # it serves again
+    assert rig.end(rig.shed, edge=2).state is State.WAITING_FOR_DRIVER
 
 
 def test_ends_that_are_over_are_kept_for_reports_and_the_oldest_given_up(make_rig):
