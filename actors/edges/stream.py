@@ -231,23 +231,30 @@ class ReceiveWindow:
 
     @property
     def due(self) -> bool:
-        """A credit is to be told at once: it was asked for, or lets go of a good part of either ring."""
+        """A credit is to be told at once: it was asked for, lets go of a good part of the far ring, or the sender runs
+        short and there is a good part more."""
         return (
             self._forced
             or self.committed - self.told_committed >= self._quantum
-            or (self.far is not None and self.consumed + self.capacity - self.told_limit >= self._step)
+            or (
+                self.told_limit - self.committed < self.capacity // 2
+                and self.consumed + self.capacity - self.told_limit >= self._step
+                and self.far is not None
+            )
         )
 
     @property
     def owing(self) -> bool:
-        """A credit is to be told when nothing else happens, or the sender may wait for ever.
+        """A credit is to be told when nothing else happens: the sender has not heard of all that is here."""
+        return self.far is not None and self.committed != self.told_committed
 
-        Room in small steps waits for that moment, else every small record would be answered.
-        """
-        return self.far is not None and (
-            self.committed != self.told_committed
-            or (self.committed == self.told_limit < self.consumed + self.capacity and not self.finished)
-        )
+    @property
+    def withheld(self) -> bool:
+        """The sender stands still for want of room and there is a little: it is told in a moment, together with what
+        comes till then, else every small record would be answered. Were it never told, a record as large as the ring
+        would wait for ever."""
+        stands = self.far is not None and not self.finished and self.committed == self.told_limit
+        return stands and self.told_limit < self.consumed + self.capacity
 
     def credit(self) -> Credit:
         """What there is to tell; `told` when it has left."""

@@ -6,6 +6,7 @@ turns, a chunk each, so no edge waits for another; one whose far ring is full ha
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -25,8 +26,6 @@ from runtime.office.sockets import Keys
 
 TICK_S = 0.25
 BEAT_S = 1.0
-LATER_S = 0.001
-"""Small acknowledgements, and small room in a ring that is nearly full, wait this long for more."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,8 @@ class Driver:
         self._orders: deque[DriverMessage | Revoke] = deque()
         self._untold: deque[DriverReport] = deque()
         self._turns: deque[Source] = deque()
-        self._later: dict[Sink, None] = {}
-        self._later_at = self._beat_at = 0.0
+        self._later: dict[Sink, float] = {}
+        self._later_at, self._beat_at = math.inf, 0.0
         self._counted: dict[str, int] = {}
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
@@ -133,10 +132,11 @@ class Driver:
             source.queued = True
             self._turns.append(source)
 
-    def later(self, sink: Sink) -> None:
-        if not self._later:
-            self._later_at = self.now + LATER_S
-        self._later[sink] = None
+    def later(self, sink: Sink, delay_s: float) -> None:
+        due = self.now + delay_s
+        if due < self._later.get(sink, math.inf):
+            self._later[sink] = due
+            self._later_at = min(self._later_at, due)
 
     def forget(self, pump: Pump) -> None:
         if isinstance(pump, ReceivePump | LocalSink):
@@ -191,18 +191,13 @@ class Driver:
                 source.queued = False
                 if ends.turn(source):
                     self.wake(source)
-            if self._later and now >= self._later_at:
-                late, self._later = self._later, {}
-                for sink in late:
-                    ends.soon(sink)
+            if now >= self._later_at:
+                self._catch_up()
             if now >= tick_at:
                 self._tick(max(0.0, now - tick_at))
                 tick_at = now + TICK_S
-            if links.restless or self._turns:
-                wait_s = 0.0
-            else:
-                until = min(tick_at, self._later_at) if self._later else tick_at
-                wait_s = max(0.0, until - now)
+            busy = links.restless or self._turns
+            wait_s = 0.0 if busy else max(0.0, min(tick_at, self._later_at) - now)
             for fd, _ in poll(wait_s):
                 handler = handlers.get(fd)
                 if handler is not None:  # it may have gone with one before it
@@ -216,6 +211,15 @@ class Driver:
                 self._ends.streams.revoke(order.peer)
             else:
                 self._ends.order(order)
+
+    def _catch_up(self) -> None:
+        """With what was put off until now."""
+        due = [sink for sink, at in self._later.items() if at <= self.now]
+        for sink in due:
+            del self._later[sink]
+        self._later_at = min(self._later.values(), default=math.inf)
+        for sink in due:
+            self._ends.soon(sink)
 
     def _tick(self, late_s: float) -> None:
         if self._untold:

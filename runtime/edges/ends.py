@@ -32,7 +32,7 @@ from runtime.edges.local import FarRingFault, LocalSink, LocalSource
 from runtime.edges.memory import NodeMemory, RingMemory
 from runtime.edges.pumps import FAULTS, Pump, ReceivePump, SendPump, readable
 from runtime.edges.ring import RingFault
-from runtime.edges.streams import Streams
+from runtime.edges.streams import MOMENT_S, Streams
 
 MAX_HALTED = 4096
 """Halted ends that are remembered: what is still on its way to them is no offence."""
@@ -59,8 +59,8 @@ class Loop(Protocol):
     def wake(self, source: Source) -> None:
         """Have its turn come."""
 
-    def later(self, sink: Sink) -> None:
-        """Have `Ends.soon` called for it in a moment."""
+    def later(self, sink: Sink, delay_s: float) -> None:
+        """Have `Ends.soon` called for it by then."""
 
     def forget(self, pump: Pump) -> None:
         """It has no turn any more and owes nothing."""
@@ -251,13 +251,14 @@ class Ends:
             return
         sink.listening = False
         self._loop.listen(sink.watched, False)
-        self.later(sink)
+        self.later(sink, MOMENT_S)
 
     def soon(self, sink: Sink) -> None:
         """What was put off is due: tell of the room there is, or use it."""
         if isinstance(sink, ReceivePump):
-            if (sink.window.due or sink.window.owing) and not self.streams.tell_credit(sink):
-                self.later(sink)
+            window = sink.window
+            if (window.due or window.owing or window.withheld) and not self.streams.tell_credit(sink):
+                self.later(sink, MOMENT_S)
             self.attend(sink)
         elif sink.source is not None:
             self.wake(sink.source)

@@ -342,8 +342,12 @@ class Links:
         for _ in range(BURST):
             if not _events(router) & _POLLIN:
                 return False
-            identity, *parts = router.recv_multipart(_NOBLOCK, copy=False)
-            guest = self._guest(identity.bytes, parts[-1] if parts else identity)
+            identity = part = router.recv(_NOBLOCK, False)
+            parts = []
+            while part.more:
+                part = router.recv(_NOBLOCK, False)
+                parts.append(part)
+            guest = self._guest(identity.bytes, part)
             if guest.peer in self._revoked:
                 self._owner.count("revoked", f"{guest.peer} goes on speaking")
                 continue

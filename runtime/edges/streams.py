@@ -20,6 +20,10 @@ from runtime.edges.pumps import FAULTS, ReceivePump, SendPump
 SILENCE_S = 5.0
 """A peer that says nothing for so long is gone, and the streams with it end."""
 
+MOMENT_S = 0.001
+QUIET_S = 0.005
+"""Acknowledgements of little wait for more of it: so much is never what a producer waits for."""
+
 REOPEN_S = 1.0
 PARKED_S = 10.0
 MAX_PARKED = 256
@@ -44,8 +48,8 @@ class Ends(Protocol):
 
     def wake(self, pump: SendPump) -> None: ...
 
-    def later(self, sink: ReceivePump) -> None:
-        """Have its credit told in a moment."""
+    def later(self, sink: ReceivePump, delay_s: float) -> None:
+        """Have its credit told by then."""
 
     def attend(self, sink: ReceivePump) -> None: ...
 
@@ -189,8 +193,11 @@ class Streams:
 
     def credit_if_due(self, pump: ReceivePump) -> None:
         """Tell its producer how far it may go, now or soon, if there is news for it."""
-        if (pump.window.due and not self.tell_credit(pump)) or pump.window.owing:
-            self._ends.later(pump)
+        window = pump.window
+        if (window.due and not self.tell_credit(pump)) or window.withheld:
+            self._ends.later(pump, MOMENT_S)
+        elif window.owing:
+            self._ends.later(pump, QUIET_S)
 
     def tell_credit(self, pump: ReceivePump) -> bool:
         """False when the producer cannot be told now."""

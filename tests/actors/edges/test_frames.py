@@ -46,12 +46,14 @@ frames = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(frames)
 def test_a_frame_says_at_the_far_end_what_was_said(frame):
     assert parse([pack(frame)]) == frame
     assert parse([memoryview(pack(frame))]) == frame
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**63), st.binary(min_size=1, max_size=200), st.lists(st.integers(0, 200), min_size=0, max_size=3)
 )
@@ -77,7 +79,7 @@ def test_the_frames_of_the_documentation():
     assert len(pack_data(1, 2, 3)) == HEAD_BYTES == 32
 
 
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=80), max_size=6))
 def test_rubbish_is_refused_and_nothing_else_happens(parts):
     try:
@@ -87,7 +89,7 @@ def test_rubbish_is_refused_and_nothing_else_happens(parts):
         assert said == ("malformed_frame", True)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 @given(frames.map(pack), st.integers(0, 79), st.integers(0, 255), st.integers(-8, 8))
 def test_a_damaged_frame_is_another_frame_or_refused(packed, at, byte, longer):
     damaged = bytearray(packed)
