@@ -196,7 +196,7 @@ class EndTable:
         self._by_ring[ring_id] = end.key
 
     def over(self, end: End) -> None:
-        """It is stopped or failed."""
+        """It is stopped."""
         self._over[end.key] = None
 
     def surplus(self) -> list[End]:

@@ -189,10 +189,12 @@ class NodeEdges:
             self.tell_actor(end, event, ctx)
         if not events:
             self.tell_actor(end, EndBound(state=end.state, ring_id=end.ring_id), ctx)
-        if not end.live:
+        if end.state is State.FAILED:  # nothing is left to tear down; so every end comes to be stopped (E 2.5 Q7)
+            self.observe(Observation(StopEdge(edge_id=end.order.edge_id), end.order.direction))
+        elif end.state is State.STOPPED:
             self.table.over(end)
-        if end.state is State.STOPPED and end.ring_id is None:
-            self._over(end)
+            if end.ring_id is None:
+                self._over(end)
 
     def fault(self, end: End, code: EdgeFaultCode, text: str) -> None:
         """Why the end is torn down, if nothing else was first (E 2.5 Q17)."""
@@ -220,11 +222,9 @@ class NodeEdges:
         self.observe(Observation(Stopped(edge_id=end.order.edge_id), end.order.direction))
 
     def _give_up_surplus(self) -> None:
-        """Of the ends that are over the newest stay; a failed one is stopped first, so the establisher forgets it."""
+        """Of the ends that are over the newest stay."""
         for end in self.table.surplus():
-            if end.state is State.FAILED:
-                self.observe(Observation(StopEdge(edge_id=end.order.edge_id), end.order.direction))
-            elif end.given_back:
+            if end.given_back:
                 self.table.forget(end)
 
     # --- the establisher's commands ---

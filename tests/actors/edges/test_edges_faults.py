@@ -196,13 +196,11 @@ def test_a_ring_that_the_workload_does_not_take_is_quiet_without_asking(rig, cod
     assert not rig.sent(StartSend)
 
 
-def test_a_ring_that_can_never_fit_fails_the_end_and_a_stop_settles_it(rig):
+def test_a_ring_that_can_never_fit_fails_the_end_which_then_is_stopped(rig):
     rig.open(rig.order(EGRESS, data=1 << 30))
-    [last] = rig.changes(rig.shed)
-    assert (last.state, last.fault) == (State.FAILED, Code.CANNOT_FIT)
-    assert "1048576 bytes" in last.fault_text
-    rig.close(rig.shed, EGRESS)
-    assert_faulted(rig, rig.shed, Code.CANNOT_FIT)
+    assert [report.state for report in rig.changes(rig.shed)] == [State.FAILED, State.STOPPED]
+    assert_faulted(rig, rig.shed, Code.CANNOT_FIT, "1048576 bytes")
+    assert Address("shed.edges/edge/1") not in rig.world.cells
 
 
 def test_a_ring_that_the_memory_port_cannot_make_is_offered_to_nobody(rig):
