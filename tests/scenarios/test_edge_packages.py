@@ -220,8 +220,9 @@ def test_four_stages_deliver_every_object_once_and_in_order(stack) -> None:
     invert = Workload(stack, "transform", "--once", "--step", "invert")
     scale = Workload(stack, "transform", "--once", "--step", "scale")
     sink = Workload(stack, "sink", "--once", "--count", str(count), "--steps", "invert+scale")
-    last = sink.input()
-    hops = [(source.output(), invert.input()), (invert.output(), scale.input()), (scale.output(), last)]
+    whole = {"capacity": 2 * count * 1024}  # holds all objects, so that what is pushed never waits
+    last = sink.input(**whole)
+    hops = [(source.output(), invert.input(**whole)), (invert.output(), scale.input(**whole)), (scale.output(), last)]
     moved = [0, 0, 0]
     deadline = time.monotonic() + DEADLINE_S
     while moved[-1] < count:
