@@ -199,9 +199,11 @@ class Ends:
         self.wake(source)
 
     def close(self) -> None:
-        """Let go of every ring."""
+        """Let go of every ring, and tell nobody."""
         for pump in [*self._sources.values(), *self._sinks.values()]:
-            self._let_go(pump)
+            if pump.fault is None:
+                self._detach(pump)
+            pump.halt()
         self._sources.clear()
         self._sinks.clear()
 

@@ -26,8 +26,8 @@ from runtime.office.listen import IpcClaim
 from runtime.office.revocation import Connection
 from runtime.office.sockets import Keys, Socket, Sockets, events_of, user_of
 
-HIGH_WATER = 32
-"""Messages that wait in a connection: with chunks of a quarter of a MiB this bounds what a slow link holds."""
+HIGH_WATER = 16
+"""Messages that wait in a connection: with chunks of half a MiB this bounds what a slow link holds."""
 
 BURST = 64
 """Messages that are read from one socket before others have their turn."""

@@ -12,7 +12,7 @@ from actors.edges.records import pack_header
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import PumpFaulted, PumpReady
-from runtime.edges import streams
+from runtime.edges import driver, streams
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 EDGE, OTHER = 7001, 7002
@@ -195,6 +195,14 @@ def test_a_process_that_is_not_the_producer_is_refused_and_the_edge_unharmed(net
 # processes that restart, links that die
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Beats often, and little patience."""
+    monkeypatch.setattr(driver, "TICK_S", 0.05)
+    monkeypatch.setattr(driver, "BEAT_S", 0.05)
+    monkeypatch.setattr(streams, "SILENCE_S", 1.0)
+
+
 @pytest.mark.parametrize("who", ["producer", "consumer"])
 def test_a_restart_of_either_end_ends_the_edge(net, who):
     pair = Pair(net)
@@ -211,16 +219,14 @@ def test_a_restart_of_either_end_ends_the_edge(net, who):
     assert again.wait_fault(EDGE).code is Code.PEER_RESTARTED
 
 
-def test_a_link_that_dies_for_good_ends_its_edges_at_the_producer(net, monkeypatch, transfer, make_records):
-    monkeypatch.setattr(streams, "SILENCE_S", 1.5)
+def test_a_link_that_dies_for_good_ends_its_edges_at_the_producer(net, quick):
     pair = Pair(net)
     net.stop(pair.b)
     assert pair.a.wait_fault(EDGE).code is Code.LINK_LOST
     assert pair.a.wait_fault(OTHER).code is Code.LINK_LOST
 
 
-def test_a_stream_that_is_cut_short_for_good_ends_its_edge_at_the_consumer(net, monkeypatch):
-    monkeypatch.setattr(streams, "SILENCE_S", 1.5)
+def test_a_stream_that_is_cut_short_for_good_ends_its_edge_at_the_consumer(net, quick):
     pair = Pair(net)
     pair.put(GOOD[:-1])
     pair.b.wait(lambda: pair.rx.readable() == 49)
@@ -231,13 +237,12 @@ def test_a_stream_that_is_cut_short_for_good_ends_its_edge_at_the_consumer(net, 
     assert "within a record" not in pair.b.wait_fault(OTHER).text
 
 
-def test_a_quiet_link_lives(net, monkeypatch, transfer, make_records):
-    monkeypatch.setattr(streams, "SILENCE_S", 2.5)
+def test_a_quiet_link_lives(net, quick, transfer, make_records):
     pair = Pair(net)
     clock = net.outlaw("c", "b")
     clock.say(BEAT_FRAME)
-    for _ in range(4):
-        clock.hear(Beat)  # one a second
+    for _ in range(30):
+        clock.hear(Beat)
     pair.check_other(transfer, make_records)
     assert pair.faults() == []
 
@@ -440,3 +445,36 @@ def test_a_revoked_peer_is_heard_no_more_and_its_streams_end(net, transfer, make
     kept.check()
     a.send(4, "b")
     assert a.wait_fault(4).code is Code.LINK_LOST
+
+
+def test_a_consumer_process_that_stops_reading_costs_its_edges_and_bounded_memory(net, quick, transfer, make_records):
+    b = net.outlaw_server("b")
+    a = net.process("a")
+    tx = a.send(EDGE, "b", 1 << 25)
+    opened = b.hear(Open)
+    b.say(pack(Credit(EDGE, 1, opened.incarnation, 8, 0, 1 << 40)))
+    a.wait_ready(EDGE)
+    stream = make_records(1, [1 << 20] * 31)
+    tx.write(0, stream)
+    tx.commit(len(stream))
+    flow = transfer.add(a.send(OTHER, "a"), a.receive(OTHER, "a"), make_records(2, [50_000] * 20))
+    transfer.run()
+    flow.check()
+    assert a.wait_fault(EDGE).code is Code.LINK_LOST
+    assert a.progress(EDGE, EGRESS).in_flight_bytes == len(stream)
+
+
+def test_a_link_that_nobody_needs_is_hung_up_and_dialled_again_when_needed(net, monkeypatch, transfer, make_records):
+    monkeypatch.setattr(streams, "IDLE_LINK_S", 0.0)
+    b = net.outlaw_server("b")
+    a = net.process("a")
+    connections = []
+    for edge in (1, 2):
+        a.send(edge, "b")
+        b.hear(Open)
+        connections.append(b.peer)
+        a.halt(edge, EGRESS, edge)
+        a.wait_halted(edge)
+        assert b.monitor.poll(10_000), "the connection did not end"
+        b.monitor.recv_multipart()
+    assert connections[0] != connections[1]
