@@ -213,9 +213,6 @@ class PlanActs:
             )
             work.life = None
             self._hold(ctx, work, refused.reason)
-            return
-        if edge.permitted == pair:
-            ctx.run(self._pay(ctx))
 
     # a life
 

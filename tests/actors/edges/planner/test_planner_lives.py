@@ -12,7 +12,7 @@ from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode, EdgeOpened, OpenEdge
-from messages.system import Done
+from messages.system import Done, PeerDown
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 FAULTS = list(EdgeFaultCode)
@@ -327,6 +327,13 @@ def test_a_link_that_stays_gone_ends_the_life_and_nothing_new_begins_until_it_is
     joined.never_two()
 
 
+def test_the_end_of_an_older_link_says_nothing_about_the_newer_one(joined):
+    late = PeerDown(process="shed.edges", incarnation=-1, reason="long ago")
+    joined.world.tell("controller/edges", late, sender=Address("controller/kernel"))
+    joined.world.advance(2)
+    assert joined.line().reason == ""
+
+
 def test_a_controller_that_stood_still_blames_nobody(joined):
     joined.world.now_s += 600  # nothing of what was sent meanwhile is lost, it only waits
     joined.world.advance(5)
@@ -412,6 +419,13 @@ def test_a_second_instance_does_not_move_an_edge_from_the_first(joined):
     joined.unload(next(row for row in joined.rows.values() if row.node == "shed"))
     joined.world.run_until(lambda: joined.fabric.opens[-1].run_id == 2, 5)
     assert joined.until("ready").consumer_node == "loft"
+
+
+def test_the_next_life_joins_the_same_pair_though_there_is_a_second_instance_by_now(joined):
+    joined.place("trend", "attic")
+    joined.fault(joined.end("shed.edges", INGRESS), EdgeFaultCode.WORKER_CRASHED)
+    joined.world.run_until(lambda: joined.run() == 2, 5)
+    assert joined.until("ready").consumer_node == "shed"
 
 
 def test_what_becomes_ambiguous_while_it_waits_says_what_to_write(kit):
@@ -571,6 +585,35 @@ def test_a_chain_that_is_full_stops_new_pairs_and_no_running_edge(joined):
     assert "hostwatch.out -> more.in" not in joined.lines()
     joined.chain_disk.full = False
     joined.world.run_until(lambda: {work.phase for work in joined.works()} == {"ready"}, 10)
+
+
+def test_a_life_that_was_told_and_not_begun_is_told_as_withdrawn(joined):
+    """Its own save was not confirmed, but another edge's save took it along and the chain had it."""
+    joined.place("alarm", "loft")
+    joined.disk.full = True
+    assert joined.code(lambda: joined.add("trend.out", "alarm.in"))[0] == "no_record"
+    joined.disk.full = False
+    joined.add("hostwatch.out", "alarm.in")
+    joined.world.run_until(lambda: {work.phase for work in joined.works()} == {"ready"}, 10)
+    first, second = sorted(joined.works(), key=lambda work: work.name)
+
+    def lost(envelope):
+        message = envelope.message
+        return isinstance(message, Done) and envelope.sender == "controller/store" and first.life is not None
+
+    for work in (first, second):
+        joined.fault(joined.end("shed.edges" if "trend" in work.name else "loft.edges", INGRESS), "worker_crashed")
+    joined.world.run_until(lambda: first.life is None or second.life is None, 10)
+    joined.world.lose(lost, 3)
+    joined.world.advance(120)
+    assert {work.phase for work in joined.works()} == {"ready"}
+    joined.never_two()
+    stories = {}
+    for told in joined.told():
+        stories.setdefault(told["edge_id"], []).append(told["phase"])
+    alive = {str(line.edge_id) for line in joined.lines().values()}
+    for edge_id, phases in stories.items():
+        assert (phases[-1] == "closed") == (edge_id not in alive), (edge_id, phases)
 
 
 def test_a_store_that_is_full_stops_new_lives_and_no_running_edge(joined):

@@ -12,7 +12,7 @@ from actors.edges.plan_state import PlanState, StateDamaged
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import RingDirection
-from messages.edge_end import EdgeFaultCode
+from messages.edge_end import EdgeFaultCode, Ends
 from messages.edge_plan import AddEdge, RemoveEdge
 from messages.ports import SaveDocument
 from runtime.simulated.chain_store import SimulatedChainDisk, SimulatedChainStore
@@ -60,6 +60,18 @@ def test_an_edges_process_that_restarted_while_the_planner_was_gone_has_a_new_li
     joined.world.advance(1)
     joined.start_planner()
     joined.world.run_until(lambda: joined.fabric.opens[-1].run_id == 2, 10)
+    joined.until("ready")
+    joined.never_two()
+
+
+def test_ends_that_are_gone_are_found_out_though_the_first_listing_is_lost(joined):
+    joined.world.crash(Address("controller/edges"))
+    joined.world.crash_process("shed.edges")  # and its peer has not noticed
+    joined.start_edges("shed.edges")
+    joined.world.advance(1)
+    joined.world.lose(lambda envelope: isinstance(envelope.message, Ends), 2)
+    joined.start_planner()
+    joined.world.run_until(lambda: joined.run() == 2, 30)
     joined.until("ready")
     joined.never_two()
 
