@@ -11,7 +11,7 @@ from actors.edges.plan_acts import PlanActs
 from actors.edges.plan_core import PlanCore
 from actors.edges.plan_lines import line_of
 from actors.edges.plan_state import DesiredEdge
-from actors.edges.plan_view import PlanView, ambiguity, candidates
+from actors.edges.plan_view import PlanView, ambiguity
 from actors.edges.wish import PlanRefused, PortName, edge_name, parse_port, sizes_of, spelled
 from messages.edge import RunId
 from messages.edge_plan import AddEdge, EdgeAdded, EdgePlanRefusal, RemoveEdge
@@ -46,7 +46,7 @@ class PlanOrders:
         core.check_trusted()
         await see_placements(ctx, core, view)
         for port in (source, target):
-            found = candidates(port, view.rows.values())
+            found = view.candidates(port)
             if len(found) > 1:
                 raise PlanRefused(EdgePlanRefusal.AMBIGUOUS, ambiguity(port, found))
         name = edge_name(str(source), str(target))
@@ -170,7 +170,7 @@ async def see_placements(ctx: Context, core: PlanCore, view: PlanView) -> None:
         return
     view.placements_known = placements.loaded
     if placements.loaded:
-        view.rows = {row.record.instance_id: row for row in placements.rows}
+        view.place(placements.rows)
 
 
 __all__ = ["PlanOrders", "see_placements"]

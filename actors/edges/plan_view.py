@@ -148,19 +148,9 @@ class EdgeWork:
     driving: bool = False
 
 
-def candidates(name: PortName, rows: Iterable[PlacedInstance]) -> list[PlacedInstance]:
-    """The placed instances that a port's name may mean."""
-    return [
-        row
-        for row in rows
-        if name.workload in (row.record.workload, row.record.instance_id) and name.node in (None, row.node)
-    ]
-
-
-def resolve(name: PortName, rows: Iterable[PlacedInstance], used: str | None) -> PlacedInstance | str:
-    """The instance that a port's name means now, or why there is none. `used`: the instance that it meant before, which
-    stays if it can."""
-    found = candidates(name, rows)
+def resolve(name: PortName, found: list[PlacedInstance], used: str | None) -> PlacedInstance | str:
+    """The instance that a port's name means, of those that it may mean; or why there is none. `used`: the instance that
+    it meant before, which stays if it can."""
     if not found:
         where = "" if name.node is None else f" on {name.node}"
         return f"no instance of {name.workload} is placed{where}"
@@ -196,10 +186,24 @@ class PlanView:
 
     def __init__(self) -> None:
         self.rows: dict[str, PlacedInstance] = {}
+        self._by_workload: dict[str, list[PlacedInstance]] = {}
         self.placements_known = False
         self.processes: dict[NodeName, ProcessView] = {}
         self.works: dict[str, EdgeWork] = {}
         self.serial = 0
+
+    def place(self, rows: Iterable[PlacedInstance]) -> None:
+        """What is placed now, instead of what was."""
+        self.rows = {row.record.instance_id: row for row in rows}
+        self._by_workload = {}
+        for row in self.rows.values():
+            self._by_workload.setdefault(row.record.workload, []).append(row)
+
+    def candidates(self, name: PortName) -> list[PlacedInstance]:
+        """The placed instances that a port's name may mean, by workload or instance id."""
+        named = self.rows.get(name.workload)
+        found = self._by_workload.get(name.workload, []) if named is None else [named]
+        return [row for row in found if name.node in (None, row.node)]
 
     def process(self, name: NodeName, now: float) -> ProcessView:
         """That edges process; one never heard of counts as silent from now on."""
@@ -263,9 +267,9 @@ class PlanView:
     def pair_of(self, work: EdgeWork, edge: DesiredEdge) -> Pair | str:
         """Whom the edge would join now, or why nobody."""
         used = edge.permitted
-        rows = self.rows.values()
-        source = resolve(work.source, rows, None if used is None else used.producer.instance_id)
-        target = resolve(work.target, rows, None if used is None else used.consumer.instance_id)
+        before = (None, None) if used is None else (used.producer.instance_id, used.consumer.instance_id)
+        source = resolve(work.source, self.candidates(work.source), before[0])
+        target = resolve(work.target, self.candidates(work.target), before[1])
         if isinstance(source, str) or isinstance(target, str):
             return "; ".join(why for why in (source, target) if isinstance(why, str))
         pair = Pair(producer=party(source, work.source.port), consumer=party(target, work.target.port))
@@ -323,7 +327,4 @@ class PlanView:
         )
 
 
-__all__ = [
-    "EDGES_SUFFIX", "EdgeWork", "EndView", "Hold", "LifeView", "PlanView", "ProcessView", "ambiguity", "candidates",
-    "party", "resolve",
-]  # fmt: skip
+__all__ = ["EdgeWork", "EndView", "Hold", "LifeView", "PlanView", "ProcessView", "ambiguity", "party", "resolve"]
