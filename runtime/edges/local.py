@@ -42,8 +42,8 @@ class LocalSource(Pump):
         length = min(available, CHUNK_BYTES)
         try:
             room = sink.room(length)
+            self.stall(room < length)
             length = min(length, room)
-            self.stall(available > room)
             if not length:
                 return False
             at = 0
