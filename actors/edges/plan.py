@@ -30,10 +30,12 @@ OTHER = {RingDirection.EGRESS: RingDirection.INGRESS, RingDirection.INGRESS: Rin
 
 @dataclass(frozen=True, slots=True)
 class PlanTimes:
-    """Seconds. `gone_after_s`: silence of an edges process after which its ends count as lost; `opening_s`: from the
-    first order to both ends ready; the back-off between lives doubles from the first to the most, with jitter, and
-    begins anew after `steady_s` of readiness."""
+    """Seconds. `gone_after_s`: silence of an edges process after which its ends count as lost; `start_after_s`: after
+    which it is had started, should it not run: with a node that began anew it does not; `opening_s`: from the first
+    order to both ends ready; the back-off between lives doubles from the first to the most, with jitter, and begins
+    anew after `steady_s` of readiness."""
 
+    start_after_s: float = 2.0
     gone_after_s: float = 60.0
     opening_s: float = 90.0
     backoff_first_s: float = 0.2
@@ -219,7 +221,7 @@ def next_step(seen: Situation, times: PlanTimes) -> Step:
         return _without_life(seen)
     if life.closing is not None:
         return _closing(seen, life)
-    return _close(seen, life, times) or _open(seen, life)
+    return _close(seen, life, times) or _open(seen, life, times)
 
 
 def _without_life(seen: Situation) -> Step:
@@ -243,7 +245,7 @@ def _without_life(seen: Situation) -> Step:
     return Begin(pair)
 
 
-def _open(seen: Situation, life: Life) -> Step:
+def _open(seen: Situation, life: Life, times: PlanTimes) -> Step:
     """A life that shall go on: order what is missing, tell what is established."""
     for direction in RingDirection:
         end = seen.end(direction)
@@ -256,6 +258,10 @@ def _open(seen: Situation, life: Life) -> Step:
         missing = tuple(way for way in RingDirection if not seen.end(way).opened and seen.end(way).linked)
         if missing and not seen.hold:
             return OpenEnds(missing)
+    ends = {party_of(life.pair, way).process: seen.end(way) for way in RingDirection}
+    silent = tuple(name for name, end in ends.items() if not end.linked and end.silent_s > times.start_after_s)
+    if silent and not seen.hold:
+        return StartProcesses(silent)
     if seen.producer.is_ready and seen.consumer.is_ready:
         if not life.ready:
             return NoteReady()

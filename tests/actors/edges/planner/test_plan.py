@@ -288,3 +288,18 @@ def test_the_back_off_stays_within_its_bounds(jitter):
     assert waits == sorted(waits)
     assert waits[0] == pytest.approx(0.2 * (1 - jitter / 2))
     assert waits[-1] == pytest.approx(5.0 * (1 - jitter / 2))
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_an_edges_process_is_started_again_only_after_it_was_silent_for_a_while(ready):
+    state = State.READY if ready else State.WAITING_FOR_WORKER_RING
+    up = EndSight(listed=Listed.PRESENT, opened=True, report=report(state))
+    life = Life(edge_id=1, run_id=1, pair=PAIRS[0], ready=ready, closing=None)
+    seen = Situation(
+        edge=edge_of(life, permitted=PAIRS[0]), loaded=True, recorded=True, fresh=True, pair=PAIRS[0], unresolved="",
+        unheard=("shed.edges",), hold="", permitted=True, producer=up, consumer=replace(up, linked=False, silent_s=2.0),
+    )  # fmt: skip
+    assert isinstance(next_step(seen, TIMES), Wait)
+    silent = replace(seen, consumer=replace(seen.consumer, silent_s=2.1))
+    assert next_step(silent, TIMES) == StartProcesses(("shed.edges",))
+    assert isinstance(next_step(replace(silent, hold="asked already"), TIMES), Wait)

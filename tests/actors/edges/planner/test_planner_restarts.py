@@ -64,6 +64,25 @@ def test_an_edges_process_that_restarted_while_the_planner_was_gone_has_a_new_li
     joined.never_two()
 
 
+def test_a_cluster_that_comes_up_again_has_its_edges_processes_started_and_a_new_life_of_the_edge(joined):
+    """They run from the first edge on, and nobody else knows that there is one."""
+    joined.world.crash(Address("controller/edges"))
+    for process in ("attic.edges", "shed.edges"):
+        joined.kill_edges(process, restart_s=None)
+    joined.start_planner()
+    joined.world.run_until(lambda: joined.fabric.opens[-1].run_id == 2, 5)
+    line = joined.until("ready", 3)
+    assert (line.faults, line.fault) == (1, EdgeFaultCode.EDGES_RESTARTED)
+    joined.never_two()
+
+
+def test_an_edges_process_that_went_with_its_node_is_started_again(joined):
+    joined.kill_edges("shed.edges", restart_s=None)
+    joined.world.run_until(lambda: joined.fabric.opens[-1].run_id == 2, 10)
+    joined.until("ready")
+    joined.never_two()
+
+
 def test_ends_that_are_gone_are_found_out_though_the_first_listing_is_lost(joined):
     joined.world.crash(Address("controller/edges"))
     joined.world.crash_process("shed.edges")  # and its peer has not noticed
