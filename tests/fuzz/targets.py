@@ -29,6 +29,9 @@ import messages.system
 from actors.chain import canonical as chain_json
 from actors.chain import record as chain_record
 from actors.chain.ledger import Owed
+from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair, PlanState
+from actors.edges.plan_state import StateDamaged as EdgesStateDamaged
+from actors.edges.wish import Sizes
 from actors.gate.context import CONTEXT_LIMIT_BYTES, ContextFault, parse_context
 from actors.gate.policy import PolicyFault, parse_policy
 from actors.node.placing import read_order
@@ -71,6 +74,7 @@ from messages.control import (
     PlaceBody,
     SignedObject,
 )
+from messages.edge_end import EdgeParty
 from messages.facts import NodeFacts
 from messages.gate import WorkloadContext
 from messages.node import FACTS_DOMAIN
@@ -508,6 +512,32 @@ def _plane_seeds() -> list[bytes]:
     return [state.encode(), PlaneState().encode()]
 
 
+def _read_edges_state(data: bytes) -> None:
+    state = PlanState.decode(data)
+    again = PlanState.decode(state.encode())
+    assert vars(again) == vars(state)
+    for edge in state.edges.values():  # what goes to a node must be sayable there
+        msgspec.msgpack.encode(edge)
+
+
+def _edges_seeds() -> list[bytes]:
+    state = PlanState()
+    state.term, state.chain_sequence, state.last_edge_id, state.run_floor = 3, 9, 4, 2
+    producer, consumer = (
+        EdgeParty(node_id=NODE.node_id, process="shed.edges", instance_id="i", epoch=Epoch(term=1, number=1), port=port)
+        for port in ("out", "in")
+    )
+    pair = Pair(producer=producer, consumer=consumer)
+    edge = DesiredEdge(
+        source="hostwatch@shed.out", target="trend.in", sizes=Sizes(max_extent_bytes=1, ring_bytes=4096),
+        added_key="1.1", since_ms=NOW_MS, run_id=2, permitted=pair, permit_key="1.2",
+        life=Life(edge_id=4, run_id=2, pair=pair, closing=Closing.FAULT, reason="r"),
+    )  # fmt: skip
+    state.edges[edge.name] = edge
+    state.owed["1.1"] = Owed(key="1.1", kind="edge.plan", payload=b"{}")
+    return [state.encode(), PlanState().encode()]
+
+
 def _read_agent_state(data: bytes) -> None:
     state = decode_state(data)
     assert decode_state(encode_state(state)) == state or _has_nan(state)
@@ -580,6 +610,9 @@ TARGETS: dict[str, Target] = {
     ),
     "plane-state": Target(
         read=_read_plane_state, faults=(PlaneStateDamaged,), seeds=_plane_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
+    ),
+    "edges-state": Target(
+        read=_read_edges_state, faults=(EdgesStateDamaged,), seeds=_edges_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
     ),
     "agent-state": Target(
         read=_read_agent_state, faults=(AgentStateDamaged,), seeds=_agent_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
