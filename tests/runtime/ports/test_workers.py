@@ -693,6 +693,28 @@ def test_answers_about_rings_that_nobody_asked_about_are_counted_and_a_flood_end
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring, other])
 
 
+def test_a_ring_that_has_not_left_cannot_be_refused(node):
+    """Ring numbers can be guessed. A ring that was given up while its install waits would be sent all the same."""
+    node.start(
+        """
+        c = channel()
+        orders = [take(c) for _ in range(4)]
+        for did in ("refused", "fault", "closed", "installed", "quiesced"):
+            say(c, did=did, ring=5)
+        wait()
+        for order, fds in orders:
+            obey(c, order, fds)
+        serve(c)
+        """
+    )
+    rings = [node.install(node.ref()) for _ in range(5)]
+    deadline = time.monotonic() + WAIT_S
+    while node.state()["counted"]["surplus"] < 5:
+        assert time.monotonic() < deadline and node.reports.empty()
+    node.handles[0].pass_descriptors("go on", [])
+    assert [node.report() for _ in rings] == [WorkerInstalled(instance_id=ID, ring_id=ring) for ring in rings]
+
+
 def test_descriptors_that_a_workload_sends_are_not_kept(node):
     node.start(
         """
