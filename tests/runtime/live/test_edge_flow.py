@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import msgspec
 import pytest
@@ -12,9 +13,10 @@ from messages.control import CtlConfig, Once
 from messages.edge import EdgeProvisionState
 from messages.edge_end import EdgeFaultCode, ListEnds
 from messages.edge_plan import AddEdge, EdgePhase, ListEdges
-from messages.placement import PlaceOrder
+from messages.placement import ListInstances, PlaceOrder
 from runtime.cluster import update_cluster
 from runtime.cluster.settings import parse_settings, render_settings
+from runtime.leftovers import Kind
 from runtime.packages.directory import pack, sign
 
 PLANNER, PLANE = Address("controller/edges"), Address("controller/plane")
@@ -22,8 +24,14 @@ PLANNER, PLANE = Address("controller/edges"), Address("controller/plane")
 
 @pytest.fixture
 def flowing(make_cluster, hostwatch_dir):
-    """hostwatch on attic, trend on shed, and an edge that has carried something."""
-    live = make_cluster(("attic", "shed")).up()
+    """hostwatch on attic, trend on shed, and an edge by TCP that has carried something."""
+    live = make_cluster(("attic", "shed"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (live.cluster.path / "cluster.toml").open("a") as file:
+        file.write(f'\n[endpoints.shed]\nedges = "tcp://127.0.0.1:{port}"\n')
+    live.cluster = update_cluster(live.cluster.path)
+    live.up()
     live.place("attic")
     trend = live.folder / "trend"
     pack(hostwatch_dir.with_name("trend"), trend)
@@ -31,18 +39,32 @@ def flowing(make_cluster, hostwatch_dir):
     order = PlaceOrder(package_dir=str(trend), config=CtlConfig(mode=Once(), args=[]), pin="shed")
     live.wait_instance(live.ask(PLANE, order, 30.0).placed.instance_id)
     live.ask(PLANNER, AddEdge(source="hostwatch.out", target="trend.in"), 10.0)
+    wait_carried(live, life=1)
+    return live
 
+
+def wait_carried(live, life: int) -> None:
     def carried() -> bool:
         [edge] = live.ask(PLANNER, ListEdges()).edges
-        return edge.phase is EdgePhase.READY and edge.consumer is not None and edge.consumer.progress.objects > 0
+        moved = edge.consumer is not None and edge.consumer.progress.objects > 0
+        return edge.phase is EdgePhase.READY and edge.run_id == life and moved
 
-    live.until(carried, what="an object has arrived")
-    return live
+    live.until(carried, what=f"an object has arrived in life {life}")
 
 
 def end_on_shed(live):
     [*_, newest] = live.ask(Address("shed.edges/edges"), ListEnds()).ends
     return newest
+
+
+def test_an_edge_comes_back_with_its_cluster_while_its_workloads_went_on(flowing):
+    live = flowing
+    before = {line.instance_id: line.pid for line in live.ask(PLANE, ListInstances()).instances}
+    assert live.end() == 0
+    assert not [one for one in live.left() if one.kind is Kind.PROCESS]
+    live.up()
+    wait_carried(live, life=2)
+    assert {line.instance_id: line.pid for line in live.ask(PLANE, ListInstances()).instances} == before
 
 
 def test_an_edges_process_taken_off_the_directory_is_not_heard_any_more(flowing):
