@@ -152,10 +152,11 @@ class ListInstances(Request[InstanceLines], frozen=True):
 
 
 class PlacedInstance(Record, frozen=True):
-    """A placement and the configured name of its node."""
+    """A placement and the configured name of its node. `unloading`: an unload was sent and its end is not known yet."""
 
     record: PlacementRecord
     node: NodeName
+    unloading: bool = False
 
 
 class Placements(Message, frozen=True):

@@ -57,7 +57,7 @@ class EndSight:
 
     `linked`: its edges process is heard, `silent_s`: for how long it was not; `ordered`: it may have been told to open;
     `opened`: it took the order; `refusal`: it never will; `closed`: it was told to close, since then `listed` counts;
-    `placed`: its instance is, at its epoch; `suspect`: a beat did not show it.
+    `placed`: its instance is, at its epoch; `leaving`: and is being unloaded; `suspect`: a beat did not show it.
     """
 
     linked: bool = True
@@ -70,6 +70,7 @@ class EndSight:
     refusal: str = ""
     closed: bool = False
     placed: bool = True
+    leaving: bool = False
 
     @property
     def ended(self) -> bool:
@@ -281,11 +282,13 @@ def _close(seen: Situation, life: Life, times: PlanTimes) -> Close | None:
     if seen.loaded:
         for direction in RingDirection:
             end, party = seen.end(direction), party_of(life.pair, direction)
-            if not end.placed and not end.ended:
-                return Close(
-                    Closing.MOVED,
-                    f"{party.instance_id} at epoch {party.epoch} is not placed on {node_of(party)} any more",
-                )
+            if end.ended:
+                continue
+            which = f"{party.instance_id} at epoch {party.epoch}"
+            if not end.placed:
+                return Close(Closing.MOVED, f"{which} is not placed on {node_of(party)} any more")
+            if end.leaving:
+                return Close(Closing.MOVED, f"{which} is being unloaded from {node_of(party)}")
     fault = fault_of(seen, life, times)
     return None if fault is None else Close(Closing.FAULT, fault.text, fault)
 

@@ -32,7 +32,7 @@ from actors.edges.plan import (
     party_of,
 )
 from actors.edges.plan_core import OPENING, PlanCore
-from actors.edges.plan_processes import list_ends
+from actors.edges.plan_processes import list_ends, see_placements
 from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
 from actors.edges.plan_view import EdgeWork, Hold, LifeView, PlanView
 from actors.edges.wish import PlanRefused
@@ -72,7 +72,7 @@ class PlanActs:
         core, view = self.core, self.view
         if work.driving or core.distrust:
             return
-        work.driving = True
+        work.driving, looked = True, False
         try:
             for _ in range(STEPS_AT_ONCE):
                 edge = core.state.edges.get(work.name)
@@ -84,6 +84,10 @@ class PlanActs:
                     self._note(ctx, work, step.phase, step.reason)
                     return
                 self._note(ctx, work, _phase_during(edge), work.reason)
+                if isinstance(step, Close) and step.why is Closing.FAULT and not looked:
+                    looked = True  # what ends because its instance is taken down has no fault
+                    await see_placements(ctx, core, view)
+                    continue
                 await self._carry_out(ctx, work, step)
             ctx.log("error", "an edge does not come to rest", edge=work.name)
             work.hold = Hold(ctx.now() + core.settings.times.backoff_most_s, "it did not come to rest")

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from actors.actor import AskFailed, Context
+from actors.actor import Context
 from actors.edges.plan_acts import PlanActs
 from actors.edges.plan_core import PlanCore
 from actors.edges.plan_lines import line_of
+from actors.edges.plan_processes import see_placements
 from actors.edges.plan_state import DesiredEdge
 from actors.edges.plan_view import PlanView, ambiguity
 from actors.edges.wish import PlanRefused, PortName, edge_name, parse_port, sizes_of, spelled
 from messages.edge import RunId
 from messages.edge_plan import AddEdge, EdgeAdded, EdgePlanRefusal, RemoveEdge
-from messages.placement import GetPlacements
 from messages.system import Done
 
 MAX_EDGES = 1_000
@@ -161,16 +161,4 @@ class PlanOrders:
         return max(told, default=self._core.settings.arena_bytes)
 
 
-async def see_placements(ctx: Context, core: PlanCore, view: PlanView) -> None:
-    """What is placed, as the plane has it in memory; what it does not answer, stays as it was."""
-    try:
-        placements = await ctx.ask(core.addresses.plane, GetPlacements(), core.settings.ask_timeout_s)
-    except AskFailed as failure:
-        ctx.log("debug", "the plane does not tell what is placed", reason=str(failure))
-        return
-    view.placements_known = placements.loaded
-    if placements.loaded:
-        view.place(placements.rows)
-
-
-__all__ = ["PlanOrders", "see_placements"]
+__all__ = ["PlanOrders"]

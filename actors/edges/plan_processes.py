@@ -1,4 +1,7 @@
-"""What the edge planner asks of edges processes as a whole: what is there, and to close what should not be."""
+"""What the edge planner asks to know where it stands: what is placed, and of edges processes what ends they have.
+
+An edges process is told to close what no edge should have.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,21 @@ from actors.edges.plan_core import PlanCore
 from actors.edges.plan_view import PlanView, ProcessView
 from messages.base import Address, NodeName
 from messages.edge_end import CloseEdge, ListEnds
+from messages.placement import GetPlacements
 
 STRAY_EVERY_S = 5.0
+
+
+async def see_placements(ctx: Context, core: PlanCore, view: PlanView) -> None:
+    """What is placed, as the plane has it in memory; what it does not answer, stays as it was."""
+    try:
+        placements = await ctx.ask(core.addresses.plane, GetPlacements(), core.settings.ask_timeout_s)
+    except AskFailed as failure:
+        ctx.log("debug", "the plane does not tell what is placed", reason=str(failure))
+        return
+    view.placements_known = placements.loaded
+    if placements.loaded:
+        view.place(placements.rows)
 
 
 async def list_ends(ctx: Context, core: PlanCore, view: PlanView, process: NodeName) -> bool:
@@ -48,4 +64,4 @@ async def close_strays(ctx: Context, core: PlanCore, process: ProcessView) -> No
                 answer=str(closed))  # fmt: skip
 
 
-__all__ = ["close_strays", "list_ends"]
+__all__ = ["close_strays", "list_ends", "see_placements"]

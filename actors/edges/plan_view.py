@@ -200,10 +200,10 @@ class PlanView:
             self._by_workload.setdefault(row.record.workload, []).append(row)
 
     def candidates(self, name: PortName) -> list[PlacedInstance]:
-        """The placed instances that a port's name may mean, by workload or instance id."""
+        """The placed instances that a port's name may mean, by workload or instance id, but none that is to go."""
         named = self.rows.get(name.workload)
         found = self._by_workload.get(name.workload, []) if named is None else [named]
-        return [row for row in found if name.node in (None, row.node)]
+        return [row for row in found if name.node in (None, row.node) and not row.unloading]
 
     def process(self, name: NodeName, now: float) -> ProcessView:
         """That edges process; one never heard of counts as silent from now on."""
@@ -324,6 +324,7 @@ class PlanView:
             refusal=end.refusal,
             closed=end.closed,
             placed=placed or not self.placements_known,
+            leaving=placed and row is not None and row.unloading,
         )
 
 

@@ -17,8 +17,8 @@ from actors.actor import Actor, Context, Procedure
 from actors.edges.plan_acts import PlanActs
 from actors.edges.plan_core import PlanCore, PlannerAddresses, PlannerSettings
 from actors.edges.plan_lines import lines_of
-from actors.edges.plan_orders import PlanOrders, see_placements
-from actors.edges.plan_processes import close_strays, list_ends
+from actors.edges.plan_orders import PlanOrders
+from actors.edges.plan_processes import close_strays, list_ends, see_placements
 from actors.edges.plan_view import EDGES_SUFFIX, PlanView
 from actors.edges.wish import PlanRefused
 from messages.base import Message, NodeName

@@ -127,7 +127,11 @@ class PlacementControlPlane(Actor[PlaneMessage]):
     def _placements(self) -> Placements:
         core = self._core
         rows = [
-            PlacedInstance(record=held.record, node=NodeName(core.view.name_of(held.record.node_id)))
+            PlacedInstance(
+                record=held.record,
+                node=NodeName(core.view.name_of(held.record.node_id)),
+                unloading=held.unloading,
+            )
             for _, held in sorted(core.state.placements.items())
         ]
         return Placements(rows=rows, loaded=core.blocked is None)

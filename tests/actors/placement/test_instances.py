@@ -49,6 +49,15 @@ def test_what_is_placed_is_told_from_memory_asking_no_node(two, placed):
     assert two.world.ask("controller/plane", GetPlacements()).rows == []
 
 
+def test_a_placement_whose_unload_was_sent_is_told_as_such_until_its_end_is_known(two, placed):
+    two.on_next(Method.UNLOAD, "attic", lambda: two.world.cut("controller", "attic"))
+    two.verb_code("unload", placed.instance_id)
+    assert [row.unloading for row in two.world.ask("controller/plane", GetPlacements()).rows] == [True]
+    two.world.heal("controller", "attic")
+    two.world.advance(10)
+    assert two.world.ask("controller/plane", GetPlacements()).rows == []
+
+
 def test_placements_of_a_state_that_is_not_trusted_are_told_as_such(two, placed):
     two.disk.damaged.add("plane")
     two.restart_plane()

@@ -383,6 +383,36 @@ def test_an_unloaded_consumer_ends_the_life_and_the_edge_waits_for_another(joine
     assert len(joined.told("workload.edge")) == 4, "another pair is judged anew"
 
 
+@pytest.mark.parametrize("process", ["attic.edges", "shed.edges"])
+def test_an_instance_that_is_being_unloaded_is_let_go_without_a_fault(joined, process):
+    """Its workload is ended before the plane forgets it; that is no fault of the edge."""
+    row = next(row for row in joined.rows.values() if f"{row.node}.edges" == process)
+    joined.rows[row.record.instance_id] = msgspec.structs.replace(row, unloading=True)
+    joined.fault(joined.end(process, INGRESS if process == "shed.edges" else EGRESS), EdgeFaultCode.WORKER_CRASHED)
+    line = joined.until("waiting", 5)
+    assert (line.faults, line.fault) == (0, None)
+    assert line.reason == f"no instance of {row.record.workload} is placed"
+    assert joined.fabric.live() == []
+    joined.world.advance(1)
+    assert joined.story() == ["opening 1", "ready 1", "closed 1"]
+    assert joined.told()[-1]["text"].endswith(f"is being unloaded from {row.node}")
+    joined.rows[row.record.instance_id] = row  # it was not unloaded after all
+    joined.until("ready", 5)
+    assert len(joined.told("workload.edge")) == 2, "the same pair is not judged anew"
+
+
+def test_an_instance_that_is_being_unloaded_and_cannot_be_asked_is_waited_for(joined):
+    row = next(row for row in joined.rows.values() if row.node == "shed")
+    joined.rows[row.record.instance_id] = msgspec.structs.replace(row, unloading=True)
+    joined.world.cut("controller", "shed.edges")
+    joined.place("trend", "loft")
+    joined.world.advance(20)
+    assert (joined.phase(), joined.run()) == ("closing", 1)
+    joined.unload(row)
+    joined.world.run_until(lambda: joined.run() == 2, 5)
+    assert joined.until("ready").consumer_node == "loft"
+
+
 def test_an_edge_follows_its_producer_to_another_node(joined):
     joined.unload(next(row for row in joined.rows.values() if row.node == "attic"))
     joined.place("hostwatch", "loft")
