@@ -95,12 +95,10 @@ class Streams:
 
     def turn(self, pump: SendPump) -> bool:
         """One chunk of it; true when more can go at once. Raises what the pump raises."""
-        link = pump.link
-        if link.full:
-            link.waiting[pump.edge] = pump
-            return False
-        more = pump.turn()
-        self.links.touch(link)
+        link, more = pump.link, False
+        if not link.full:
+            more = pump.turn()
+            self.links.touch(link)
         if link.full:
             link.waiting[pump.edge] = pump
             return False
