@@ -120,11 +120,11 @@ class Channel:
                 raise EOFError("the edges process closed the channel")
             members: dict[str, object] = {}
             try:
-                if flags & socket.MSG_CTRUNC:
-                    raise Refusal("descriptors were lost: too many came, or this process has no room for more")
                 if len(raw) > PACKET_BYTES:
                     raise Refusal(f"a packet has at most {PACKET_BYTES} bytes")
                 members = _object(raw)
+                if flags & socket.MSG_CTRUNC:  # the node waits for an answer about this ring
+                    raise Refusal("descriptors were lost: too many came, or this process has no room for more")
                 return Packet(members, fds)
             except Refusal as refusal:
                 close_all(fds)

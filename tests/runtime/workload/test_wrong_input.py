@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import resource
 import socket
 from struct import pack
 
@@ -236,6 +238,30 @@ def test_more_rings_than_a_workload_has_descriptors_for_are_refused(edges, ports
     edges.uninstall(edges.rings[0])
     assert edges.hear()["did"] == "quiesced"
     edges.install("in", "ingress")
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_a_ring_whose_descriptors_find_no_room_is_refused_by_its_number(edges, ports, room):
+    """The node gives room to the next install only when this one is answered."""
+    ring = edges.lay_out("ingress")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = [os.dup(ring.arena) for _ in range(3)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare) + 1, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                spare.append(os.dup(ring.arena))
+        for _ in range(room):
+            os.close(spare.pop())
+        edges.order(ring, "in")
+        said = edges.hear()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in spare:
+            os.close(fd)
+    assert (said["did"], said["ring"], said["code"]) == ("refused", ring.number, "worker_refused")
+    edges.order(ring, "in")
+    assert edges.hear() == {"did": "installed", "ring": ring.number}
 
 
 @pytest.mark.parametrize(
