@@ -23,6 +23,9 @@ INSTALLS_AT_ONCE = 4
 RECEIVED_AT_ONCE = 32
 """Packets taken before others have their turn."""
 
+_SO_PASSRIGHTS = 83
+"""Linux 6.16; `socket` does not name it yet."""
+
 _SCARCE = frozenset({errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 """The system is short of something; nothing tells when it has more."""
 
@@ -50,6 +53,8 @@ class Channel:
     def __init__(self, rights: Rights) -> None:
         self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
+        with suppress(OSError):  # an older kernel
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
         self._rights = rights
         self._backlog: deque[_Order] = deque()
         self._unanswered: set[RingId] = set()
@@ -116,7 +121,8 @@ class Channel:
     def receive(self) -> Iterator[bytes]:
         """A few packets, cut to one byte more than a packet may have. Raises `ChannelEnded` at the end of them all.
 
-        Descriptors that a workload sends along are closed by the kernel.
+        A workload cannot send descriptors: to drop the last one of a socket that lingers would wait as long as it
+        lingers. Before Linux 6.16 it can, and the kernel closes them here.
         """
         for _ in range(RECEIVED_AT_ONCE):
             try:
