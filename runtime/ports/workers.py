@@ -198,6 +198,9 @@ class Workers(Actor[LiveWorkersMessage]):
             attached = attach(self._instances / name)
             if attached is None:
                 return None
+            if attached.instance_id != name:
+                attached.close()
+                raise ShimFailed(f"its directory has the run of {attached.instance_id}")
             pidfd = attached.pidfd()
         except (ShimFailed, OSError) as failed:
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{name} cannot be reached: {failed}") from None
@@ -270,7 +273,8 @@ class Workers(Actor[LiveWorkersMessage]):
         ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)
         run.killers.add(_owner(ctx))
         if run.outlived:  # the agent ends what it can find
-            kill(self._holders(run))
+            with suppress(OSError):  # it is looked again, and told why it cannot be
+                kill(self._holders(run))
         else:
             self._shims.ask(
                 run.attached, "stop 0", (), ctx, lambda answer, ctx: self._stopped_or_kill(run, answer, ctx)
@@ -388,8 +392,16 @@ class Workers(Actor[LiveWorkersMessage]):
         """The shim has ended: tell that the run is gone when it is, else look again."""
         if self._runs.get(run.name) is not run or run.attached.shim_lives():
             return
-        holding = self._holders(run)
-        if holding or not run.attached.gone():
+        holding: list[Stat] = []
+        try:
+            holding = self._holders(run)
+            gone = not holding and run.attached.gone()
+        except OSError as error:  # it was not possible to look, which proves nothing
+            ctx.log("error", "cannot see what is left of a run", instance=run.name, reason=str(error))
+            gone = False
+        if not gone:
+            if run.killers:
+                kill(holding)
             if not run.outlived:
                 run.outlived = True
                 pids = [one.pid for one in holding]

@@ -22,6 +22,10 @@ from runtime.shim import client
 from runtime.shim.client import ShimFailed, ShimRefused
 
 STATE_BYTES = 8192
+_MEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (str, ("instance_id", "epoch", "boot_id")),
+    (int, ("pid", "start_ticks", "shim_pid", "shim_start_ticks")),
+)
 
 
 class AttachedRun:
@@ -76,7 +80,7 @@ class AttachedRun:
         return control
 
     def answer(self, control: socket.socket) -> dict[str, Any]:
-        """The reply. Raises `ShimRefused` when the shim said no, `ShimFailed` when it hung up."""
+        """The reply. Raises `ShimRefused` when the shim said no, `ShimFailed` when it hung up or talks nonsense."""
         try:
             reply = control.recv(STATE_BYTES)
         except OSError as error:
@@ -85,7 +89,10 @@ class AttachedRun:
             ) from error
         if not reply:
             raise ShimFailed(f"the shim of {self.instance_id} (pid {self.shim_pid}) hung up")
-        answer: dict[str, Any] = json.loads(reply)
+        try:
+            answer = _object(reply)
+        except ValueError as error:
+            raise ShimFailed(f"the shim of {self.instance_id} talks nonsense, {reply[:80]!r}: {error}") from error
         if "error" in answer:
             raise ShimRefused(f"the shim of {self.instance_id} refused: {answer['error']}")
         return answer
@@ -129,11 +136,14 @@ def attach(directory: Path) -> AttachedRun | None:
 
 def _identify(folder: int, directory: Path) -> AttachedRun | None:
     try:
-        fd = os.open("state.json", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        fd = os.open("state.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with open(fd, "rb") as file:
-            state = json.loads(file.read(STATE_BYTES))
+            state = _object(file.read(STATE_BYTES))
         if not state["pid"]:
             return None  # its program does not run yet
+        for kind, names in _MEMBERS:
+            if not all(isinstance(state[name], kind) for name in names):
+                raise TypeError(f"{' or '.join(names)} is no {kind.__name__}")
         pidfd = proc.open_same(state["shim_pid"], state["shim_start_ticks"], state["boot_id"])
     except FileNotFoundError:
         return None
@@ -146,6 +156,17 @@ def _identify(folder: int, directory: Path) -> AttachedRun | None:
         return run
     os.close(pidfd)
     return None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Raises `ValueError` for what is no JSON object."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
 
 
 __all__ = ["AttachedRun", "attach"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from runtime.edges.holders import holders, kill
+from runtime.processes import proc
 
 CHILD = """
 import mmap, os, sys, threading
@@ -47,3 +49,22 @@ def test_a_process_is_found_while_it_has_the_memory(arenas, how):
         kill(found)
     assert holders(arenas[0]) == []
     mine.close()
+
+
+@pytest.mark.parametrize("what", ["maps", "fd"])
+def test_who_cannot_look_does_not_say_that_nobody_is_there(arenas, monkeypatch, what):
+    """Without a descriptor left every process would look as if it had nothing: memory in use would be released."""
+
+    def out_of_descriptors(path, *_):
+        if f"/{what}" in path:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return b"" if what == "fd" else []
+
+    monkeypatch.setattr("runtime.processes.proc.read_file", lambda path, read=proc.read_file: (
+        out_of_descriptors(path) if path.endswith("/maps") else read(path)
+    ))  # fmt: skip
+    monkeypatch.setattr("os.listdir", lambda path, listdir=os.listdir: (
+        out_of_descriptors(path) if path.endswith("/fd") else listdir(path)
+    ))  # fmt: skip
+    with pytest.raises(OSError, match="Too many open files"):
+        holders(arenas[0])

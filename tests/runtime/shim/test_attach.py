@@ -173,7 +173,7 @@ def test_a_process_that_only_bears_the_number_is_not_the_run(host, changes):
     (host.directory / "run/state.json").write_bytes(before)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"pid":1,"shim_pid":"x"}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"pid":1,"shim_pid":"x"}', b"\xff", b"[" * 9000])
 def test_a_state_that_says_nothing_sensible_is_a_failure(host, content):
     (host.directory / "run").mkdir()
     (host.directory / "run/state.json").write_bytes(content)
@@ -182,6 +182,36 @@ def test_a_state_that_says_nothing_sensible_is_a_failure(host, content):
         attach(host.directory)
     assert len(os.listdir("/proc/self/fd")) == count
     (host.directory / "run/state.json").unlink()
+
+
+@pytest.mark.parametrize("member", ["instance_id", "epoch", "boot_id", "pid", "start_ticks", "shim_pid"])
+@pytest.mark.parametrize("value", [None, [], {}, 1.5])
+def test_a_state_with_a_member_of_another_kind_is_a_failure(host, member, value):
+    host.sh("sleep 1000")
+    before = (host.directory / "run/state.json").read_bytes()
+    host.rewrite(**{member: value or [0]})
+    with pytest.raises(ShimFailed):
+        attach(host.directory)
+    (host.directory / "run/state.json").write_bytes(before)
+
+
+def test_a_state_that_never_comes_is_not_waited_for(host):
+    (host.directory / "run").mkdir()
+    os.mkfifo(host.directory / "run/state.json")
+    with pytest.raises(ShimFailed):
+        attach(host.directory)
+    (host.directory / "run/state.json").unlink()
+
+
+@pytest.mark.parametrize("said", [b"1", b"null", b"[]", b'"error"', b"{", b"\xff", b"[" * 8000])
+def test_nonsense_from_whoever_sits_on_the_control_socket_is_a_failure(host, said):
+    host.sh("sleep 1000")
+    found = host.attach()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.send(said)
+    with ours, theirs, pytest.raises(ShimFailed, match="talks nonsense"):
+        found.answer(ours)
+    found.close()
 
 
 def test_where_nothing_runs_nothing_is_found(host):
