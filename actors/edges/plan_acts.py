@@ -57,6 +57,8 @@ MAX_TEXT = 4_096
 
 FINAL = frozenset(code.value for code in EndRefusal)
 STEPS_AT_ONCE = 32
+MAX_OWED = 1_000
+"""Records that the chain may be behind before no life begins any more: they lie in one document of bounded size."""
 
 
 class PlanActs:
@@ -189,6 +191,9 @@ class PlanActs:
 
     async def _begin(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:
         core = self.core
+        if len(core.state.owed) >= MAX_OWED:
+            self._hold(ctx, work, f"the chain has not taken {len(core.state.owed)} records of what happened before")
+            return
         edge = self._edge(work)
         life = core.state.next_life(edge, pair)
         key = core.owe_life(edge, life, OPENING, number=edge.lives + 1)

@@ -196,7 +196,8 @@ class EdgePlanner(Actor[EdgePlanMessage]):
         self._excuse_standstill(ctx)
         await self._load(ctx)
         await core.compare(ctx)
-        await see_placements(ctx, core, view)
+        if view.works:
+            await see_placements(ctx, core, view)
         if core.distrust:
             return
         for work in list(view.works.values()):

@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from actors.edges import plan_acts
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
@@ -615,6 +616,20 @@ def test_a_chain_that_is_full_stops_new_pairs_and_no_running_edge(joined):
     assert "hostwatch.out -> more.in" not in joined.lines()
     joined.chain_disk.full = False
     joined.world.run_until(lambda: {work.phase for work in joined.works()} == {"ready"}, 10)
+
+
+def test_no_life_begins_any_more_when_the_chain_is_far_behind(joined, monkeypatch):
+    monkeypatch.setattr(plan_acts, "MAX_OWED", 7)
+    joined.chain_disk.full = True
+    for _ in range(8):
+        for end in joined.fabric.live():
+            joined.fault(end, EdgeFaultCode.WORKER_CRASHED)
+        joined.world.advance(6)
+    assert (joined.phase(), joined.run()) == ("waiting", 3)
+    assert "has not taken 10 records" in joined.line().reason
+    joined.chain_disk.full = False
+    joined.world.run_until(lambda: joined.run() == 4, 10)
+    joined.until("ready")
 
 
 def test_a_life_that_was_told_and_not_begun_is_told_as_withdrawn(joined):
