@@ -99,14 +99,14 @@ def main() -> None:
     sizes = [int(size) for size in options.sizes.split("+") if size.isdigit()]
     ports = Ports.from_environment()
     if options.role == "source":
+        drip(ports.output("latency"), options.seconds)  # first, while nothing else is under way
         for size in sizes:
             pour(ports.output(f"s{size}"), size, options.seconds)
-        drip(ports.output("latency"), options.seconds)
         press(ports.output("stall"), FAN_OBJECT, 2 * options.seconds)
     elif sizes:
+        say("latency", latencies(ports.input("latency")))
         for size in sizes:
             say(f"s{size}", drain(ports.input(f"s{size}")))
-        say("latency", latencies(ports.input("latency")))
         say("stall", drain(ports.input("stall"), STALL_PERIOD_S))
     elif options.role == "fan":
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

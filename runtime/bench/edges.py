@@ -280,7 +280,7 @@ def _once(stage: Stage, path: str, sizes: Sequence[int], seconds: float) -> tupl
         nonlocal most, grown
         time.sleep(LOOK_S)  # looking takes processor time from what is measured
         said = stage.said(sink)
-        if "latency" in said and "stall" not in said:
+        if f"s{sizes[-1]}" in said and "stall" not in said:
             line = next(line for line in stage.edges() if ".stall " in line.name)
             most = max(most, sum(end.progress.in_flight_bytes for end in (line.producer, line.consumer) if end))
             grown = max(grown, stage.memory_bytes() - before)
