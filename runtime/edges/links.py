@@ -4,8 +4,8 @@ This process listens on a ROUTER; for each peer that it sends streams to it dial
 peer share. Admission lets in the edges processes of the directory and binds each connection to a name, so a frame's
 sender is known before its first byte is read. Of a peer's connections the newest that was heard is answered.
 
-All of it belongs to the driver's thread. ZeroMQ tells its descriptors only of changes: after a send or a receive its
-state is asked for before anybody sleeps (`restless`).
+All of it belongs to the driver's thread. ZeroMQ's descriptors tell only of changes, and any call on a socket, also one
+that fails, may take a change in: after each the socket's state is asked for before anybody sleeps (`restless`).
 """
 
 from __future__ import annotations
@@ -223,6 +223,7 @@ class Links:
 
     def answer(self, guest: Guest, frame: bytes) -> bool:
         """Tell a producer; False when it cannot be told now."""
+        self._router_touched = True
         while guest.route is not None:
             try:
                 self._router.send_multipart([guest.route, frame], _NOBLOCK)
@@ -234,7 +235,7 @@ class Links:
                 self._identities.pop(guest.route, None)
                 guest.left(guest.route)
                 continue
-            self._router_touched = guest.said = True
+            guest.said = True
             return True
         return False
 
@@ -249,7 +250,8 @@ class Links:
         """Read and unblock what is ready, a burst of each."""
         if self._router_touched:
             self._router_touched = False
-            self._router_touched |= self._read_router()
+            if self._read_router():
+                self._router_touched = True  # answers meanwhile may have set it too
         if self._touched:
             touched, self._touched = self._touched, {}
             for link in touched:
@@ -303,6 +305,7 @@ class Links:
                 link.full = False
                 if link.flush():
                     self._owner.room_again(link)
+                self.touch(link)  # what was sent may have taken in more than these events told
             if not events & _POLLIN:
                 return False
             parts = socket.recv_multipart(_NOBLOCK)
