@@ -134,7 +134,9 @@ class PlanActs:
     # before a life
 
     async def _record(self, ctx: Context, work: EdgeWork) -> None:
-        if not await self.core.pay(ctx) and not self.core.is_recorded(self._edge(work)):
+        paid = await self.core.pay(ctx)
+        edge = self.core.state.edges.get(work.name)  # none when it was not to be recorded, and so not added
+        if not paid and edge is not None and not self.core.is_recorded(edge):
             self._hold(ctx, work, "the chain does not take the record that permits it")
 
     async def _judge(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:

@@ -20,7 +20,6 @@ from messages.system import Done
 
 MAX_EDGES = 1_000
 REMOVED_EVERY_S = 0.1
-NOT_ADDED = "not added: it could not be written when it was ordered"
 
 
 class PlanOrders:
@@ -80,6 +79,8 @@ class PlanOrders:
         core.state.edges[name] = edge
         work = view.work_on(edge, ctx)
         await self._make_durable(ctx, edge)
+        if view.works.get(name) is not work:
+            raise PlanRefused(EdgePlanRefusal.UNKNOWN, f"{name} was added, and stopped by somebody else at once")
         ctx.run(self._acts.drive(ctx, work))
         return EdgeAdded(edge=line_of(core, view, core.state.edges[name]))
 
@@ -89,20 +90,26 @@ class PlanOrders:
         try:
             await core.save(ctx)
         except PlanRefused:
-            if not core.withdraw(edge.added_key):
-                core.owe_plan(edge, "removed", reason=NOT_ADDED)
             self._withdraw(edge)
             raise
         if not await core.pay(ctx) and edge.added_key in core.state.owed:
-            # whether the chain has it is not known, so both are told, in this order, when it can be written again
-            core.owe_plan(edge, "removed", reason=NOT_ADDED)
             self._withdraw(edge)
             await core.save_quietly(ctx)
             raise PlanRefused(EdgePlanRefusal.NO_RECORD, "the chain did not take its record, so the edge is not added")
 
     def _withdraw(self, edge: DesiredEdge) -> None:
-        self._core.state.forget(edge.name)
-        self._core.dirty = True
+        """Take the wish back, unless somebody stopped it meanwhile.
+
+        Where the chain may have its record, it is told both, in order, when it can be written again.
+        """
+        core = self._core
+        known = core.state.edges.get(edge.name)
+        if known is None or known.added_key != edge.added_key:
+            return
+        if not core.withdraw(edge.added_key):
+            core.owe_plan(edge, "removed", reason="not added: it could not be written when it was ordered")
+        core.state.forget(edge.name)
+        core.dirty = True
         self._view.works.pop(edge.name, None)
 
     async def remove(self, ctx: Context, order: RemoveEdge) -> Done:

@@ -148,22 +148,28 @@ class PlanState:
         state.term = document.term
         state.chain_sequence, state.chain_hash = document.chain_sequence, document.chain_hash
         state.last_edge_id, state.run_floor = document.last_edge_id, document.run_floor
+        _check_names(document.edges)
         state.edges = {edge.name: edge for edge in document.edges}
         state.owed = {owed.key: owed for owed in document.owed}
         if len(state.edges) != len(document.edges) or len(state.owed) != len(document.owed):
             raise StateDamaged("the state of the edge planner lists something twice")
-        _check(state)
+        _check_counters(state)
         return state
 
 
-def _check(state: PlanState) -> None:
-    """No life may have a number that would be given again, and every end a name."""
+def _check_names(edges: list[DesiredEdge]) -> None:
+    """Every edge has a name, and so has each of its ends."""
     try:
-        for edge in state.edges.values():
+        for edge in edges:
             parse_port(edge.source, "source")
             parse_port(edge.target, "target")
+            edge_name(edge.source, edge.target)
     except PlanRefused as refused:
         raise StateDamaged(f"the state of the edge planner holds an edge that cannot be: {refused.reason}") from None
+
+
+def _check_counters(state: PlanState) -> None:
+    """No life may have a number that would be given again."""
     lives = [edge.life for edge in state.edges.values() if edge.life is not None]
     ids = {life.edge_id for life in lives}
     if len(ids) != len(lives) or any(edge_id > state.last_edge_id for edge_id in ids):

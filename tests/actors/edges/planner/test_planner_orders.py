@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from actors.actor import AskFailed
+from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
-from messages.edge_plan import RemoveEdge
+from messages.edge_plan import AddEdge, RemoveEdge
+from messages.ports import SaveDocument
 from messages.system import GetState
 
 MIB = 2**20
@@ -321,6 +326,49 @@ def test_a_wish_that_the_chain_does_not_take_is_not_granted(kit):
     cluster.add("hostwatch.out", "trend.in")
     story = [told["phase"] for told in cluster.told("edge.plan")]
     assert story in (["added"], ["added", "removed", "added"])
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+def test_a_chain_that_is_slow_to_take_a_wish_takes_it_or_leaves_it(kit, lost):
+    cluster = kit.cluster("attic", "shed", write_timeout_s=2.0)
+    cluster.place("hostwatch", "attic")
+    cluster.place("trend", "shed")
+    cluster.world.lose(lambda envelope: isinstance(envelope.message, Append), lost)
+    pending = cluster.world.start_ask("controller/edges", AddEdge(source="hostwatch.out", target="trend.in"), 60)
+    cluster.world.run_until(lambda: pending.done, 60)
+    crashes = [log for log in cluster.world.logs if log[1] == "controller/edges" and "crash" in log[2]]
+    assert crashes == []
+    assert cluster.planner() is not None
+    if cluster.lines():
+        pending.result()
+        cluster.until("ready", 60)
+    else:
+        assert cluster.code(pending.result)[0] == "no_record"
+        cluster.world.advance(10)
+        assert cluster.fabric.opens == []
+        assert [told["phase"] for told in cluster.told("edge.plan")] in ([], ["added", "removed"])
+
+
+@pytest.mark.parametrize("write", ["save", "append"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_edge_that_is_stopped_while_it_is_added_is_gone(kit, write, fails):
+    cluster = kit.cluster("attic", "shed", write_timeout_s=2.0)
+    cluster.world.lose(
+        lambda envelope: isinstance(envelope.message, Append if write == "append" else SaveDocument), 2 if fails else 1
+    )
+    adding = cluster.world.start_ask("controller/edges", AddEdge(source="hostwatch.out", target="trend.in"), 60)
+    cluster.world.run_until(lambda: bool(cluster.works()), 5)
+    removing = cluster.world.start_ask("controller/edges", RemoveEdge(edge=NAME), 60)
+    cluster.world.run_until(lambda: adding.done and removing.done, 60)
+    cluster.world.advance(10)
+    assert cluster.planner() is not None
+    assert cluster.lines() == {}
+    story = [told["phase"] for told in cluster.told("edge.plan")]
+    assert story.count("added") == story.count("removed")
+    for pending in (adding, removing):
+        with suppress(AskFailed):
+            pending.result()
+        assert pending.done
 
 
 def test_the_state_of_the_planner_shows_everything(joined):

@@ -377,6 +377,7 @@ BROKEN = {
         **DOCUMENT,
         "edges": [{**EDGE, "life": LIFE}, {**EDGE, "target": "c.in", "life": LIFE}],
     },
+    "a name too long": {**DOCUMENT, "edges": [{**EDGE, "source": "a" * 128 + ".p", "target": "b" * 128 + ".p"}]},
     "a source that is no port": {**DOCUMENT, "edges": [{**EDGE, "source": "nonsense"}]},
 }
 
