@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from actors.actor import AskFailed
 from messages.base import Address, NodeName
+from messages.edge import RunId
 from messages.edge_end import BounceLink
 from messages.edge_plan import AddEdge, EdgeLine, RemoveEdge
 from runtime.client import Client
@@ -49,8 +50,11 @@ def bounce(cluster: Cluster, link: Bounce) -> None:
         client.ask(Address(f"{sender}/edges"), BounceLink(peer=NodeName(receiver)), _BOUNCE_LIMIT_S)
 
 
-def missing(observer: Observer, expect: Expect, seen: dict[str, str]) -> str:
-    """What of the expectation of an edge does not hold now; `seen` collects what does."""
+def missing(observer: Observer, expect: Expect, before: RunId | None, mark: int, seen: dict[str, str]) -> str:
+    """What of the expectation of an edge does not hold now; `seen` collects what does.
+
+    `before`: its epoch when it was last seen; `mark`: how many events of the chain are older than the last crash.
+    """
     name = str(expect.edge)
     line = observer.edge(name)
     if line is None:
@@ -58,22 +62,24 @@ def missing(observer: Observer, expect: Expect, seen: dict[str, str]) -> str:
     ends = [end.progress for end in (line.producer, line.consumer) if end is not None]
     objects = line.consumer.progress.objects if line.consumer is not None else 0
     resumed = max((end.resumed for end in ends), default=0)
-    fault = f"{line.fault.value}: {line.fault_text}" if line.fault is not None else "none"
+    stands = f"edge {name} is {line.phase.value} in epoch {line.run_id}{f' ({line.reason})' if line.reason else ''}"
+    faults = [] if expect.fault is None else observer.faults(line.name, mark)
+    if expect.fault is not None and expect.fault.value not in faults:
+        return (
+            f"edge {name} faulted since then with {', '.join(faults) or 'nothing'}, not {expect.fault.value}; {stands}"
+        )
     if expect.phase is not None and line.phase is not expect.phase:
-        why = f" ({line.reason})" if line.reason else ""
-        return f"edge {name} is {line.phase.value}{why}; {line.lives} lives, last fault {fault}"
-    if expect.epoch is not None and line.run_id != expect.epoch:
-        return f"edge {name} is in epoch {line.run_id}, not {expect.epoch}; last fault {fault}"
-    if expect.fault is not None and line.fault is not expect.fault:
-        return f"the last fault of edge {name} is {fault}"
+        last = f"; last fault {line.fault.value}: {line.fault_text}" if line.fault is not None else ""
+        return f"{stands}{last}"
+    if expect.same_epoch is not None and (line.run_id == before) != expect.same_epoch:
+        return f"{stands}, it was in epoch {before}"
     counted = {"lives": line.lives, "faults": line.faults, "objects": objects, "resumed": resumed}
     for what, count in counted.items():
         least = getattr(expect, what)
         if least is not None and count < least:
-            return f"edge {name} has {count} {what}, not {least}; it is {line.phase.value}"
+            return f"edge {name} has {count} {what}, not {least}; {stands}"
     told = [f"{count} {what}" for what, count in counted.items() if getattr(expect, what) is not None]
-    if expect.fault is not None:
-        told.append(f"last fault {fault}")
+    told += [f"faulted with {', '.join(faults)}"] if faults else []
     seen["edge"] = ", ".join([f"edge {line.name} is {line.phase.value}", f"epoch {line.run_id}", *told])
     return ""
 

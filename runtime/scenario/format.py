@@ -175,8 +175,9 @@ class Expect(Part, frozen=True):
 
     `same_pid`: the workload's leader is the process it was when last seen before this step. `output`: texts that what
     the instance wrote must contain; `show`: print that many of its lines. `restarts`: of the process, at least.
-    `epoch`: of the edge's newest life, exactly. Of an edge at least: `lives`, `faults`, `objects` of this life that
-    left it, how often its stream was `resumed` after a lost connection. `fault`: of the newest life that faulted.
+    `same_epoch`: the edge is in the life that it was in when last seen before this step. `fault`: a life of it ended so
+    since the last crash, hang or bounce. Of an edge at least: `lives`, `faults`, `objects` of this life that left it,
+    how often its stream was `resumed` after a lost connection.
     """
 
     instance: str | None = None
@@ -191,7 +192,7 @@ class Expect(Part, frozen=True):
     reachable: bool | None = None
     edge: str | None = None
     phase: EdgePhase | None = None
-    epoch: AtLeast | None = None
+    same_epoch: bool | None = None
     lives: AtLeast | None = None
     faults: AtLeast | None = None
     fault: EdgeFaultCode | None = None
@@ -210,7 +211,7 @@ class Check(Part, frozen=True):
 
 
 class Barrier(Part, frozen=True):
-    """Wait until every process runs, every node is reachable and no decision is unsettled."""
+    """Wait until every process runs and has its links, every node is reachable and no decision is unsettled."""
 
 
 class Step(Part, frozen=True):

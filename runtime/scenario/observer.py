@@ -13,10 +13,13 @@ from actors.actor import AskFailed
 from messages.base import Address, Request
 from messages.chain import ChainRecord, Tail, Verdict, Verify
 from messages.control import LifeState
+from messages.edge import RunId
 from messages.edge_plan import EdgeLine, EdgeLines, ListEdges
 from messages.placement import InstanceLine, InstanceLines, InstanceOrder, ListInstances, ListNodes, NodeLine
 from messages.supervision import ChildView, ShowChildren
+from messages.system import GetProcess
 from runtime.client import Client
+from runtime.cluster import Cluster
 from runtime.cluster.names import EDGES_SUFFIX, node_of
 from runtime.scenario.format import Invariant
 
@@ -49,6 +52,11 @@ class Event:
     def is_called(self, name: str) -> bool:
         """Whether `name` means this event; a node's own account of what the controller tells too does not count."""
         return self.record.source != _NODE_SOURCE and name in (self.name, self.record.kind)
+
+
+def squeezed(name: str) -> str:
+    """`source->target`, however it was spaced."""
+    return name.replace(" ", "")
 
 
 class Observer:
@@ -112,12 +120,34 @@ class Observer:
     def edge(self, name: str) -> EdgeLine | None:
         """The edge `source->target`; spaces do not count."""
         lines = self.edges()
-        wanted = name.replace(" ", "")
-        return next((line for line in lines.edges if line.name.replace(" ", "") == wanted), None) if lines else None
+        found = (
+            (line for line in lines.edges if squeezed(line.name) == squeezed(name)) if lines is not None else iter(())
+        )
+        return next(found, None)
 
     def nodes(self) -> dict[str, NodeLine]:
         answer = self.try_ask(PLANE, ListNodes())
         return {line.name: line for line in answer.nodes} if answer is not None else {}
+
+    def faults(self, edge: str, mark: int) -> list[str]:
+        """Why lives of the edge called so faulted, by the chain's events from number `mark` on."""
+        self.read_chain()
+        told = [event.payload for event in self.events[mark:] if event.name == "edge.life/faulted"]
+        return [str(payload.get("fault")) for payload in told if payload.get("edge") == edge]
+
+    def epochs(self) -> dict[str, RunId]:
+        """Of every edge by name, without spaces."""
+        lines = self.edges()
+        return {squeezed(line.name): line.run_id for line in lines.edges} if lines is not None else {}
+
+    def unlinked(self, cluster: Cluster) -> str:
+        """Which process that the root starts has no link to one that it dials; empty when all have theirs."""
+        for entry in cluster.supervised:
+            report = self.try_ask(Address(f"{entry.name}/supervisor"), GetProcess())
+            up = {link.process for link in report.links if link.up and link.plane == "control"} if report is not None else set()
+            if missing := [peer.name for peer in cluster.dials(entry.name) if peer.name not in up]:
+                return f"{entry.name} has no link to {missing[0]}"
+        return ""
 
     def broken(self, invariant: Invariant) -> str:
         """How the invariant is broken now; empty while it holds, or when nobody answers."""

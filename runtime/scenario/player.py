@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from actors.actor import AskFailed
 from messages.control import CtlConfig
+from messages.edge import RunId
 from messages.placement import InstanceOrder, PlaceOrder, PlaceReport
 from messages.supervision import ChildState
 from runtime.client import Client
@@ -31,7 +32,7 @@ from runtime.scenario.format import (
     Scenario,
     Step,
 )
-from runtime.scenario.observer import PLANE, Observer
+from runtime.scenario.observer import PLANE, Observer, squeezed
 from runtime.scenario.stage import POLL_S, Stage
 from runtime.scenario.story import Story, Tone
 
@@ -54,10 +55,13 @@ class Player:
         self._story = story
         self._waited: Counter[str] = Counter()
         self._pids: dict[str, int] = {}
+        self._epochs: dict[str, RunId] = {}
+        self._mark = 0
+        """So many events of the chain are older than the last crash, hang or bounce."""
         self._up_at = time.monotonic()
 
     def wait_ready(self, limit_s: float) -> None:
-        """Until every process runs and every node is reachable."""
+        """Until every process runs and has its links, and every node is reachable."""
         self._until(self._not_ready, limit_s)
         self._up_at = time.monotonic()
         children = self._observer.children()
@@ -77,6 +81,7 @@ class Player:
                 case Edge():
                     self._edge(table)
                 case Bounce():
+                    self._set_mark()
                     edges.bounce(self._stage.cluster, table)
                     self._story.tell(verb, f"{table.link[0]} to {table.link[1]}: connection cut", Tone.BAD)
                 case OnProcess():
@@ -87,7 +92,7 @@ class Player:
                     self._check(table, step.within)
                 case Barrier():
                     self._until(self._unsettled, step.within)
-                    self._story.tell("barrier", "everything runs, nothing is unsettled")
+                    self._story.tell("barrier", "everything runs and is linked, nothing is unsettled")
                 case _:
                     raise AssertionError(f"no such verb: {verb}")
             self._check_invariants()
@@ -157,7 +162,7 @@ class Player:
             return f"{', '.join(missing)} not running"
         nodes = self._observer.nodes()
         absent = [name for name in self._stage.cluster.nodes if name not in nodes or not nodes[name].reachable]
-        return f"{', '.join(absent)} not reachable" if absent else ""
+        return f"{', '.join(absent)} not reachable" if absent else self._observer.unlinked(self._stage.cluster)
 
     def _unsettled(self) -> str:
         if why := self._not_ready():
@@ -211,7 +216,7 @@ class Player:
         if report.placed is not None:
             placed = report.placed
             self._story.tell(verb, f"{place.package}{pin} -> {where} as {placed.instance_id}, epoch {placed.epoch}")
-            self._remember_pids()
+            self._remember()
         else:
             self._story.tell(verb, f"{place.package}{pin} -> would go to {where}; nothing was started")
             self._story.add(report.explain)
@@ -250,6 +255,7 @@ class Player:
             self._story.add(ended.text)
 
     def _signal(self, verb: str, target: OnProcess) -> None:
+        self._set_mark()
         number = {"crash": signal.SIGKILL, "hang": signal.SIGSTOP, "resume": signal.SIGCONT}[verb]
         if target.process is not None:
             name, pid = target.process, self._stage.signal(target.process, number)
@@ -263,6 +269,10 @@ class Player:
             pid = line.pid
             os.kill(pid, number)
         self._story.tell(verb, f"{name}: {number.name} to process {pid}", Tone.BAD if verb == "crash" else Tone.PLAIN)
+
+    def _set_mark(self) -> None:
+        self._observer.read_chain()
+        self._mark = len(self._observer.events)
 
     def _expect(self, expect: Expect, within_s: float) -> None:
         seen: dict[str, str] = {}
@@ -281,7 +291,7 @@ class Player:
             line = self._observer.instance(expect.instance)
             output = self._observer.output(line.instance_id) if line is not None else ""
             self._story.add("\n".join(output.splitlines()[-expect.show :]))
-        self._remember_pids()
+        self._remember()
 
     def _missing(self, expect: Expect, seen: dict[str, str]) -> str:
         """What of the expectation does not hold now; `seen` collects what does."""
@@ -300,8 +310,10 @@ class Player:
             if node is None or node.reachable != expect.reachable:
                 return f"node {expect.node} is {'unknown' if node is None else node.liveness}"
             seen["node"] = f"node {expect.node} is {node.liveness}"
-        if expect.edge is not None and (why := edges.missing(self._observer, expect, seen)):
-            return why
+        if expect.edge is not None:
+            before = self._epochs.get(squeezed(expect.edge))
+            if why := edges.missing(self._observer, expect, before, self._mark, seen):
+                return why
         return self._missing_of_instance(expect, seen) if expect.instance is not None else ""
 
     def _missing_of_instance(self, expect: Expect, seen: dict[str, str]) -> str:
@@ -338,7 +350,8 @@ class Player:
         if problems := self._stage.problems(check):
             raise StepFailed("; ".join(problems))
 
-    def _remember_pids(self) -> None:
+    def _remember(self) -> None:
+        self._epochs.update(self._observer.epochs())
         lines = self._observer.instances()
         for row in lines.instances if lines is not None else ():
             if row.pid is not None and row.reachable:

@@ -179,7 +179,7 @@ class _Checker:
             "instance": ("state", "same_pid", "output", "show"),
             "process": ("running", "restarts"),
             "node": ("reachable",),
-            "edge": ("phase", "epoch", "lives", "faults", "fault", "objects", "resumed"),
+            "edge": ("phase", "same_epoch", "lives", "faults", "fault", "objects", "resumed"),
         }
         for subject, members in needs.items():
             given = [member for member in members if getattr(expect, member) not in (None, ())]

@@ -43,9 +43,17 @@ def node(process: str, **fields: Any) -> EdgeNode:
     return EdgeNode(process=NodeName(process), reachable=True, incarnation=1, ends=0, arena=sample)
 
 
+FAULTED = ["edges_restarted", "worker_crashed", "worker_not_running"]
+
+
 class Seen(Observer):
+    """The chain tells three lives that faulted, the first before the mark."""
+
     def __init__(self, lines: EdgeLines | None) -> None:
         self.lines = lines
+
+    def faults(self, edge: str, mark: int) -> list[str]:
+        return FAULTED[mark:]
 
     def edges(self) -> EdgeLines | None:
         return self.lines
@@ -54,7 +62,7 @@ class Seen(Observer):
 def missing(told: EdgeLine | None, **expected: Any) -> tuple[str, dict[str, str]]:
     seen: dict[str, str] = {}
     observer = Seen(EdgeLines(edges=[] if told is None else [told], nodes=[]))
-    return edges.missing(observer, Expect(edge=NAME, **expected), seen), seen
+    return edges.missing(observer, Expect(edge=NAME, **expected), RunId(2), 1, seen), seen
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,8 @@ def missing(told: EdgeLine | None, **expected: Any) -> tuple[str, dict[str, str]
     [
         {"phase": EdgePhase.READY},
         {"lives": 2, "faults": 1, "fault": EdgeFaultCode.WORKER_CRASHED},
-        {"objects": 700, "epoch": 2},
+        {"objects": 700, "same_epoch": True},
+        {"fault": EdgeFaultCode.WORKER_NOT_RUNNING},
         {"resumed": 1},
     ],
 )
@@ -78,13 +87,13 @@ def test_what_holds_is_told(expected) -> None:
         (
             {"phase": EdgePhase.READY},
             {"phase": EdgePhase.WAITING, "reason": "no sink"},
-            "waiting (no sink); 2 lives",
+            "is waiting in epoch 2 (no sink); last fault worker_crashed: it is gone",
         ),
         ({"lives": 3}, {}, "2 lives, not 3"),
-        ({"epoch": 1}, {}, "in epoch 2, not 1"),
+        ({"same_epoch": False}, {}, "is ready in epoch 2, it was in epoch 2"),
+        ({"same_epoch": True}, {"run_id": RunId(3)}, "is ready in epoch 3, it was in epoch 2"),
         ({"faults": 2}, {}, "1 faults, not 2"),
-        ({"fault": EdgeFaultCode.PEER_RESTARTED}, {}, "is worker_crashed: it is gone"),
-        ({"fault": EdgeFaultCode.PEER_RESTARTED}, {"fault": None, "fault_text": ""}, f"of edge {NAME} is none"),
+        ({"fault": EdgeFaultCode.EDGES_RESTARTED}, {}, "with worker_crashed, worker_not_running, not edges_restarted"),
         ({"objects": 701}, {}, "700 objects, not 701"),
         ({"objects": 1}, {"consumer": None}, "0 objects, not 1"),
         ({"resumed": 2}, {}, "1 resumed, not 2"),
