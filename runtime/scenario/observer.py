@@ -144,7 +144,8 @@ class Observer:
         """Which process that the root starts has no link to one that it dials; empty when all have theirs."""
         for entry in cluster.supervised:
             report = self.try_ask(Address(f"{entry.name}/supervisor"), GetProcess())
-            up = {link.process for link in report.links if link.up and link.plane == "control"} if report is not None else set()
+            links = report.links if report is not None else []
+            up = {link.process for link in links if link.up and link.plane == "control"}
             if missing := [peer.name for peer in cluster.dials(entry.name) if peer.name not in up]:
                 return f"{entry.name} has no link to {missing[0]}"
         return ""
