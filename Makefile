@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test check fuzz soak format clean
+.PHONY: demo test check fuzz soak soak-edges format clean
 demo: $(STAMP)
 	$(BIN)/sennit scenario run scenarios/first-light.toml
 
@@ -28,6 +28,10 @@ fuzz: $(STAMP)
 ROUNDS ?= 300
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak.soak --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+# 24 busy edges on one node: nothing may grow.
+soak-edges: $(STAMP)
+	$(BIN)/python -m tests.soak.edges
 
 format: $(STAMP)
 	$(BIN)/ruff format .
