@@ -1,7 +1,8 @@
 """What edges processes say to each other on the data plane (design 7, E 5.1), byte by byte. Pure, stdlib only.
 
 Every frame starts with eight bytes: version, kind, flags, then what the kind needs. All numbers are little-endian.
-A frame is one ZeroMQ message; only DATA may have several parts, its bytes are what follows its head, over all parts.
+A frame is one ZeroMQ message of one part: libzmq 4.3 aborts the process when a socket is closed while it is within a
+message of several.
 
     | kind    | says                                                  | from     | after the 8 bytes                |
     |---------|-------------------------------------------------------|----------|----------------------------------|
@@ -19,7 +20,6 @@ means what it meant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -27,7 +27,6 @@ from typing import NamedTuple
 VERSION = 1
 U64_MAX = 2**64 - 1
 MAX_DATA_BYTES = 1024 * 1024
-MAX_PARTS = 4
 MAX_CODE_BYTES, MAX_TEXT_BYTES = 63, 1024
 
 OPEN, DATA, FIN, CREDIT, REFUSED, BEAT = range(1, 7)
@@ -69,13 +68,12 @@ class Open(NamedTuple):
 
 
 class Data(NamedTuple):
-    """`length` bytes of the stream from `offset` on, in `parts`."""
+    """`payload`: the bytes of the stream from `offset` on."""
 
     edge: int
     run: int
     offset: int
-    length: int
-    parts: Sequence[Buffer]
+    payload: memoryview
 
 
 class Fin(NamedTuple):
@@ -134,44 +132,39 @@ def pack(frame: Open | Fin | Credit | Refused) -> bytes:
 
 
 def pack_data(edge: int, run: int, offset: int) -> bytes:
-    """The head of a DATA frame; the bytes follow, in the same part or in up to three more."""
+    """The head of a DATA frame; the bytes follow at `HEAD_BYTES`."""
     return _DATA.pack(VERSION, DATA, 0, 0, edge, run, offset)
 
 
-def parse(parts: Sequence[Buffer]) -> Frame:
-    """What the parts of one ZeroMQ message say. Raises `FrameFault`, whatever they hold."""
-    if not 1 <= len(parts) <= MAX_PARTS:
-        raise FrameFault(f"{len(parts)} parts, 1 to {MAX_PARTS} make a frame")
-    head = parts[0]
+def parse(frame: Buffer) -> Frame:
+    """What one ZeroMQ message says. Raises `FrameFault`, whatever it holds."""
     try:
-        version, kind, flags, reserved = _PREFIX.unpack_from(head)
+        version, kind, flags, reserved = _PREFIX.unpack_from(frame)
     except struct_error:
-        raise FrameFault(f"{len(head)} bytes, a frame has at least {_PREFIX.size}") from None
+        raise FrameFault(f"{len(frame)} bytes, a frame has at least {_PREFIX.size}") from None
     if version != VERSION:
         raise FrameFault(f"version {version}, this is {VERSION}")
     if kind == DATA:
-        return _parse_data(parts, flags | reserved)
-    if len(parts) > 1:
-        raise FrameFault(f"a frame of kind {kind} in {len(parts)} parts")
+        return _parse_data(frame, flags | reserved)
     if reserved or flags & ~_FLAGS.get(kind, 0):
         raise FrameFault(f"kind {kind}: flags {flags:#x}, reserved {reserved:#x}")
     if kind == OPEN:
-        _, _, _, _, edge, run, incarnation, capacity = _exactly(_OPEN, head)
+        _, _, _, _, edge, run, incarnation, capacity = _exactly(_OPEN, frame)
         if not incarnation or not capacity:
             raise FrameFault(f"OPEN with incarnation {incarnation} and capacity {capacity}")
         return Open(edge, run, incarnation, capacity, bool(flags))
     if kind == FIN:
-        _, _, _, _, edge, run, total = _exactly(_DATA, head)
+        _, _, _, _, edge, run, total = _exactly(_DATA, frame)
         return Fin(edge, run, total)
     if kind == CREDIT:
-        _, _, _, _, edge, run, to, incarnation, committed, limit = _exactly(_CREDIT, head)
+        _, _, _, _, edge, run, to, incarnation, committed, limit = _exactly(_CREDIT, frame)
         if not incarnation or committed > limit:
             raise FrameFault(f"CREDIT of incarnation {incarnation} with {committed} committed and limit {limit}")
         return Credit(edge, run, to, incarnation, committed, limit, bool(flags & REWIND), bool(flags & FINISHED))
     if kind == REFUSED:
-        return _parse_refused(head)
+        return _parse_refused(frame)
     if kind == BEAT:
-        _exactly(_PREFIX, head)
+        _exactly(_PREFIX, frame)
         return Beat()
     raise FrameFault(f"kind {kind} is unknown")
 
@@ -185,20 +178,16 @@ def _exactly(layout: Struct, head: Buffer) -> tuple[int, ...]:
     return layout.unpack(head)
 
 
-def _parse_data(parts: Sequence[Buffer], flags: int) -> Data:
-    head = parts[0]
-    if len(head) < HEAD_BYTES:
-        raise FrameFault(f"{len(head)} bytes, the head of DATA has {HEAD_BYTES}")
+def _parse_data(frame: Buffer, flags: int) -> Data:
+    length = len(frame) - HEAD_BYTES
+    if not 0 < length <= MAX_DATA_BYTES:
+        raise FrameFault(f"DATA of {len(frame)} bytes, {HEAD_BYTES} and 1 to {MAX_DATA_BYTES} travel")
     if flags:
         raise FrameFault(f"DATA with flags {flags:#x}")
-    _, _, _, _, edge, run, offset = _DATA.unpack_from(head)
-    first = len(head) - HEAD_BYTES
-    length = first + sum(map(len, parts[1:]))
-    if not 0 < length <= MAX_DATA_BYTES:
-        raise FrameFault(f"DATA with {length} bytes, 1 to {MAX_DATA_BYTES} travel")
+    _, _, _, _, edge, run, offset = _DATA.unpack_from(frame)
     if offset > U64_MAX - length:
         raise FrameFault(f"DATA of {length} bytes at {offset} ends beyond 2^64")
-    return Data(edge, run, offset, length, (memoryview(head)[HEAD_BYTES:], *parts[1:]) if first else parts[1:])
+    return Data(edge, run, offset, memoryview(frame)[HEAD_BYTES:])
 
 
 def _parse_refused(head: Buffer) -> Refused:

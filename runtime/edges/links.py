@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import zmq
 
-from actors.edges.frames import BEAT_FRAME, MAX_FRAME_BYTES, Beat, Frame, FrameFault, parse
+from actors.edges.frames import BEAT_FRAME, HEAD_BYTES, MAX_FRAME_BYTES, Beat, Frame, FrameFault, parse
 from messages.edge import EdgeId
-from runtime.edges.pumps import JOINED_BYTES, SendPump
+from runtime.edges.pumps import CHUNK_BYTES, SendPump
 from runtime.office.admission import Admission
 from runtime.office.listen import IpcClaim
 from runtime.office.revocation import Connection
@@ -37,13 +37,17 @@ SLACK_BYTES = 1024
 """What encryption adds to a message, amply."""
 
 _POLLIN, _POLLOUT, _EVENTS = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.EVENTS)
-_NOBLOCK, _MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE) | int(zmq.NOBLOCK)
+_NOBLOCK = int(zmq.NOBLOCK)
 
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """To one peer that this process dials. `pumps` share it; `waiting` are those it had no room for."""
+    """To one peer that this process dials. `pumps` share it; `waiting` are those it had no room for.
 
+    `scratch`: where frames are put together.
+    """
+
+    scratch: memoryview
     peer: str
     endpoint: str
     socket: Socket
@@ -58,8 +62,8 @@ class Link:
     waiting: dict[EdgeId, SendPump] = field(default_factory=dict)
     control: deque[bytes] = field(default_factory=deque)
 
-    def send(self, frame: bytes) -> bool:
-        """Hand one frame over; False when the connection takes nothing now."""
+    def send(self, frame: bytes | memoryview) -> bool:
+        """Hand one frame over, copied; False when the connection takes nothing now."""
         try:
             self.socket.send(frame, _NOBLOCK)
         except zmq.Again:
@@ -68,20 +72,15 @@ class Link:
         self.said = True
         return True
 
-    def send_data(self, head: bytes, spans: list[memoryview], length: int) -> bool:
+    def send_data(self, head: bytes, spans: list[memoryview]) -> bool:
         """Hand stream bytes over, copied; False when the connection takes nothing now."""
-        if length <= JOINED_BYTES:
-            return self.send(b"".join((head, *spans)))
-        try:
-            self.socket.send(head, _MORE)
-        except zmq.Again:
-            self.full = True
-            return False
-        for span in spans[:-1]:
-            self.socket.send(span, _MORE)
-        self.socket.send(spans[-1], _NOBLOCK)
-        self.said = True
-        return True
+        at = len(head)
+        self.scratch[:at] = head
+        for span in spans:
+            end = at + len(span)
+            self.scratch[at:end] = span
+            at = end
+        return self.send(self.scratch[:at])
 
     def flush(self) -> bool:
         """What opens streams goes before their bytes; true when all of it has left."""
@@ -152,6 +151,7 @@ class Links:
         self.now = 0.0
         self._dial = dict(dial)
         self._revoked: set[str] = set()
+        self._scratch = memoryview(bytearray(HEAD_BYTES + CHUNK_BYTES))
         self._owner = owner
         self._watch, self._unwatch = watch, unwatch
         self._identities: dict[bytes, Guest] = {}
@@ -181,7 +181,9 @@ class Links:
             endpoint = self._dial.get(peer)
             if endpoint is None:
                 raise LookupError(f"the directory does not say where {peer} listens")
-            link = self.links[peer] = Link(peer, endpoint, *self._dialled(peer, endpoint), heard_at=self.now)
+            link = self.links[peer] = Link(
+                self._scratch, peer, endpoint, *self._dialled(peer, endpoint), heard_at=self.now
+            )
             self._watch_link(link)
         return link
 
@@ -311,7 +313,7 @@ class Links:
             parts = socket.recv_multipart(_NOBLOCK)
             link.heard_at = self.now
             try:
-                frame = parse(parts)
+                frame = parse(parts[0]) if len(parts) == 1 else _torn(len(parts))
             except FrameFault as fault:
                 self._owner.count(fault.code, f"{link.peer}: {fault.text}")
                 continue
@@ -346,17 +348,17 @@ class Links:
             if not _events(router) & _POLLIN:
                 return False
             identity = part = router.recv(_NOBLOCK, False)
-            parts = []
+            parts = 0
             while part.more:
                 part = router.recv(_NOBLOCK, False)
-                parts.append(part)
+                parts += 1
             guest = self._guest(identity.bytes, part)
             if guest.peer in self._revoked:
                 self._owner.count("revoked", f"{guest.peer} goes on speaking")
                 continue
             guest.heard_at = self.now
             try:
-                frame = parse([part.buffer for part in parts])
+                frame = parse(part.buffer) if parts == 1 else _torn(parts)
             except FrameFault as fault:
                 self._owner.rubbish(guest, fault.text)
                 continue
@@ -375,6 +377,10 @@ class Links:
                 oldest = next(iter(guest.connections))
                 del self._identities[oldest], guest.connections[oldest]
         return guest
+
+
+def _torn(parts: int) -> Frame:
+    raise FrameFault(f"{parts} parts, a frame has one")
 
 
 def _events(socket: Any) -> int:

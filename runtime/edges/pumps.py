@@ -12,10 +12,9 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from actors.edges.frames import Buffer, Credit, Data, Fin, Open, pack, pack_data
+from actors.edges.frames import Credit, Data, Fin, Open, pack, pack_data
 from actors.edges.records import RecordFault, RecordTracker
 from actors.edges.stream import ReceiveWindow, SendWindow, StreamViolation
 from messages.edge import EdgeId, RingDirection, RingId, RunId
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 512 * 1024
 """What moves at once: large enough that Python's share is small, small enough for a cache and for the others' turn."""
-
-JOINED_BYTES = 8 * 1024
-"""Up to this size a copy into the head's part costs less than a part of its own."""
 
 RATE_S = 0.5
 """Rates over less time than this would say nothing."""
@@ -133,7 +129,7 @@ class SendPump(Pump):
             for span in spans:
                 self.tracker.follow(span)
             self._tracked += length
-        if not self.link.send_data(pack_data(self.edge, self.run, window.sent), spans, length):
+        if not self.link.send_data(pack_data(self.edge, self.run, window.sent), spans):
             return False
         window.went(length)
         return True
@@ -202,14 +198,15 @@ class ReceivePump(Pump):
         """Take what is new into the ring."""
         window, ring = self.window, self.ring
         window.check(process, frame.run)
-        skip, take = window.data(frame.offset, frame.length)
+        payload = frame.payload
+        skip, take = window.data(frame.offset, len(payload))
         if not take:
             return
         ring.check()
-        at = 0
-        for part in _without(frame.parts, skip):
-            self.tracker.follow(part)
-            at += ring.write(at, part)
+        if skip:
+            payload = payload[skip:]
+        self.tracker.follow(payload)
+        ring.write(0, payload)
         ring.commit(take)
         window.commit(take)
 
@@ -236,19 +233,6 @@ class ReceivePump(Pump):
     def _totals(self) -> tuple[int, int, int, int]:
         window = self.window
         return self.ring.committed, self.ring.committed - self.ring.consumed, window.duplicates, window.resumed
-
-
-def _without(parts: Sequence[Buffer], skip: int) -> list[Buffer]:
-    """The parts but for their first `skip` bytes."""
-    left = []
-    for part in parts:
-        size = len(part)
-        if skip >= size:
-            skip -= size
-            continue
-        left.append(memoryview(part)[skip:] if skip else part)
-        skip = 0
-    return left
 
 
 def readable(fd: int) -> bool:

@@ -44,7 +44,7 @@ class World:
         if length > 0:
             assert self.tx.sent + length <= self.tx.limit
             at = self.tx.sent - self.tx.acknowledged
-            self.forth.append(Data(EDGE, RUN, self.tx.sent, length, (bytes(self.egress[at : at + length]),)))
+            self.forth.append(Data(EDGE, RUN, self.tx.sent, memoryview(bytes(self.egress[at : at + length]))))
             self.tx.went(length)
         elif (fin := self.tx.fin()) is not None:
             self.forth.append(fin)
@@ -60,11 +60,11 @@ class World:
         match frame:
             case Open():
                 self.rx.open(frame, "a.edges")
-            case Data(_, run, offset, length, parts):
+            case Data(_, run, offset, payload):
                 self.rx.check("a.edges", run)
-                skip, take = self.rx.data(offset, length)
-                assert take == 0 or skip + take <= length
-                self.arrived += parts[0][skip : skip + take]
+                skip, take = self.rx.data(offset, len(payload))
+                assert take == 0 or skip + take <= len(payload)
+                self.arrived += payload[skip : skip + take]
                 self.rx.commit(take)
                 assert self.rx.committed - self.rx.consumed <= self.rx.capacity
             case Fin(_, _, total):

@@ -233,7 +233,10 @@ class Outlaw:
         self.sockets = Sockets(net.keys(name))
         self.socket, self.monitor = self.sockets.dealer(to, net.endpoints[to])
 
-    def say(self, *parts: bytes) -> None:
+    def say(self, *pieces: bytes) -> None:
+        self.say_parts(b"".join(pieces))
+
+    def say_parts(self, *parts: bytes) -> None:
         self.socket.sndtimeo = int(WAIT_S * 1000)
         self.socket.send_multipart(parts)
 
@@ -243,7 +246,7 @@ class Outlaw:
             left = until - time.monotonic()
             assert left > 0, f"no {kind.__name__} heard"
             assert self.socket.poll(left * 1000), f"no {kind.__name__} heard"
-            frame = parse(self.socket.recv_multipart())
+            frame = parse(self.socket.recv())
             if isinstance(frame, kind):
                 return frame
 
@@ -281,8 +284,8 @@ class OutlawServer:
             if self.admission.socket in ready:
                 self.admission.answer()
             if self.router in ready:
-                self.peer, *parts = self.router.recv_multipart()
-                frame = parse(parts)
+                self.peer, said = self.router.recv_multipart()
+                frame = parse(said)
                 if isinstance(frame, kind):
                     return frame
 

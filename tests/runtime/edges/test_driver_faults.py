@@ -289,14 +289,15 @@ def victim(net):
         (BEAT_FRAME, b"more"),
         (b"a",) * 9,
         (pack_data(EDGE, 1, 0),),
-        (pack_data(EDGE, 1, 2**64 - 1), b"x"),
+        (pack_data(EDGE, 1, 0), GOOD),
+        (pack_data(EDGE, 1, 2**64 - 1) + b"x",),
         (pack(Credit(EDGE, 1, 5, 6, 0, 10)),),
         (pack(Refused(EDGE, 1, "link_lost", "go away")),),
     ],
 )
 def test_rubbish_is_refused_counted_and_ends_nothing(victim, transfer, make_records, parts):
     victim.opened()
-    victim.outlaw.say(*parts)
+    victim.outlaw.say_parts(*parts)
     assert victim.outlaw.hear(Refused).code == "malformed_frame"
     assert victim.b.driver.counted["malformed_frame"] == 1
     victim.outlaw.say(pack_data(EDGE, 1, 0), GOOD)
