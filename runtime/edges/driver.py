@@ -21,6 +21,7 @@ from runtime.edges.ends import Ends, Sink, Source
 from runtime.edges.links import Links
 from runtime.edges.local import LocalSink
 from runtime.edges.memory import NodeMemory
+from runtime.edges.overdue import Overdue
 from runtime.edges.pumps import Pump, ReceivePump
 from runtime.office.sockets import Keys
 
@@ -72,12 +73,14 @@ class Driver:
         self._opened = Event()
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._run, name="driver", daemon=True)
+        self._overdue = Overdue()
 
     # any thread
 
     def start(self) -> None:
         """Take the address and start the thread. Raises `ListenFault`."""
         self._thread.start()
+        self._overdue.start(self._thread)
         self._opened.wait()
         if self._fault is not None:
             self.close()
@@ -103,6 +106,7 @@ class Driver:
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(timeout_s)
+        self._overdue.close()
         self._closed = True
         if not self._thread.is_alive():
             self._epoll.close()
@@ -180,6 +184,7 @@ class Driver:
 
     def _serve(self) -> None:
         links, ends, handlers, poll = self._links, self._ends, self._handlers, self._epoll.poll
+        overdue = self._overdue
         streams = ends.streams
         tick_at = time.monotonic() + TICK_S
         while not self._closing:
@@ -198,7 +203,10 @@ class Driver:
                 tick_at = now + TICK_S
             busy = links.restless or self._turns
             wait_s = 0.0 if busy else max(0.0, min(tick_at, self._later_at) - now)
-            for fd, _ in poll(wait_s):
+            overdue.ended()
+            ready = poll(wait_s)
+            overdue.begun()
+            for fd, _ in ready:
                 handler = handlers.get(fd)
                 if handler is not None:  # it may have gone with one before it
                     handler()

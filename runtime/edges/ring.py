@@ -20,6 +20,7 @@ Standard library only: workloads use this module too.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from struct import Struct
@@ -77,6 +78,7 @@ class _Ring:
     """What both sides have: their own cursors and views. `committed` and `consumed` are totals in bytes."""
 
     __slots__ = (
+        "_counter",
         "_cursors",
         "_data",
         "_fixed",
@@ -106,6 +108,7 @@ class _Ring:
         self._fixed = _FIXED.pack(MAGIC, VERSION, 0, capacity, generation)
         self._cursors = self._header.cast("Q")
         self._data = data[:]
+        self._counter = bytearray(8)
 
     def check(self) -> None:
         """Raises `RingFault` if somebody wrote over what never changes."""
@@ -118,6 +121,26 @@ class _Ring:
         self._header.release()
         self._data.release()
 
+    def _take(self, fd: int) -> int:
+        """What was added to an eventfd since the last look, 0 for nothing. Does not wait, though the other side may
+        have made the eventfd block and emptied it a moment ago."""
+        try:
+            os.preadv(fd, [self._counter], -1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return _take_before_5_8(fd)
+        return int.from_bytes(self._counter, "little")
+
+    def _add(self, fd: int, length: int, whose: str) -> None:
+        """Raises `RingFault` when the eventfd is full."""
+        try:
+            os.eventfd_write(fd, length)
+        except (BlockingIOError, InterruptedError):  # interrupted: they made it block besides
+            raise RingFault(CURSOR_BEYOND_CAPACITY, f"the {whose} bytes") from None
+
     def _spans(self, total: int, length: int) -> list[memoryview]:
         """`length` bytes of the stream from byte `total` on: one view, or two where the ring wraps."""
         at = total % self.capacity
@@ -125,6 +148,14 @@ class _Ring:
         if end <= self.capacity:
             return [self._data[at:end]]
         return [self._data[at:], self._data[: end - self.capacity]]
+
+
+def _take_before_5_8(fd: int) -> int:
+    """Older kernels do not read an eventfd without waiting unless it says so itself."""
+    try:
+        return os.eventfd_read(fd)
+    except BlockingIOError:
+        return 0
 
 
 class RingProducer(_Ring):
@@ -139,10 +170,7 @@ class RingProducer(_Ring):
 
     def free(self) -> int:
         """Bytes that may be written now. Raises `RingFault` when more was freed than was committed."""
-        try:
-            freed = os.eventfd_read(self.space_fd)
-        except BlockingIOError:
-            return self.known_free
+        freed = self._take(self.space_fd)
         if freed > self.committed - self.consumed:
             raise RingFault(
                 CURSOR_BEYOND_CAPACITY,
@@ -181,10 +209,7 @@ class RingProducer(_Ring):
             return
         self.committed += length
         self._cursors[_COMMIT] = self.committed
-        try:
-            os.eventfd_write(self.data_fd, length)
-        except BlockingIOError:
-            raise RingFault(CURSOR_BEYOND_CAPACITY, "the consumer has filled the eventfd of committed bytes") from None
+        self._add(self.data_fd, length, "consumer has filled the eventfd of committed")
 
 
 class RingConsumer(_Ring):
@@ -199,10 +224,7 @@ class RingConsumer(_Ring):
 
     def readable(self) -> int:
         """Bytes that may be read now. Raises `RingFault` when more was committed than the ring holds."""
-        try:
-            committed = os.eventfd_read(self.data_fd)
-        except BlockingIOError:
-            return self.committed - self.consumed
+        committed = self._take(self.data_fd)
         if committed > self.capacity - (self.committed - self.consumed):
             raise RingFault(
                 CURSOR_BEYOND_CAPACITY,
@@ -225,7 +247,4 @@ class RingConsumer(_Ring):
             return
         self.consumed += length
         self._cursors[_CONSUME] = self.consumed
-        try:
-            os.eventfd_write(self.space_fd, length)
-        except BlockingIOError:
-            raise RingFault(CURSOR_BEYOND_CAPACITY, "the producer has filled the eventfd of freed bytes") from None
+        self._add(self.space_fd, length, "producer has filled the eventfd of freed")
