@@ -147,7 +147,7 @@ class Node:
         self.ring_of = {}
         self.told = {}
         self.answered = set()
-        self.memory_refuses = False
+        self.memory_refuses = self.arena_repeats = False
         for worker in self.workers.values():
             worker.holds, worker.offered, worker.let_go = set(), set(), set()
 
@@ -215,7 +215,8 @@ class Node:
     def arena_does(self, request, *args):
         for outcome in request(*args):
             if isinstance(outcome, RingLeased | RingLeaseRejected):
-                self.post(self.observe, outcome)
+                for _ in range(1 + self.arena_repeats):
+                    self.post(self.observe, outcome)
 
     def release(self, command):
         """Doubled it finds no lease the second time; what counts is what touches a ring that had one."""
@@ -413,44 +414,44 @@ class WholeMachine(RuleBasedStateMachine):
         fault = WorkerFaulted(instance_id=worker.instance, ring_id=ring, code=code, text="", holds=not lets_go)
         node.reports(fault)
 
-    @rule(pick=st.integers(0, 1), refuses=st.booleans())
-    def memory(self, pick, refuses):
-        self.nodes[pick % len(self.nodes)].memory_refuses = refuses
+    @rule(pick=st.integers(0, 1), refuses=st.booleans(), repeats=st.booleans())
+    def memory(self, pick, refuses, repeats):
+        node = self.nodes[pick % len(self.nodes)]
+        node.memory_refuses, node.arena_repeats = refuses, repeats
 
     @precondition(lambda self: self.opened and self.semantics is Semantics.STRICT)
-    @rule(pick=st.integers(0, 11), wrong=st.sampled_from(["run", "ring", "size", "node", "edge"]))
-    def a_wrong_order(self, pick, wrong):
-        """Something else is ordered of an end that is live: it hears why, and nothing else happens."""
+    @rule(pick=st.integers(0, 11))
+    def wrong_orders(self, pick):
+        """Something else is ordered of an end that is live: the sender hears why, and nothing else happens."""
         edge, direction, node = self.pick_end(pick)
         if self.over(edge, direction):
             return
-        before, other = node.establisher.local_records(), msgspec.structs.replace(RING, data_bytes=256)
-        if wrong == "edge":
-            rejected, reason = node.observe(StopEdge(edge_id=99)), EventRejection.UNKNOWN_EDGE
-        else:
-            change, reason = {
-                "run": ({"run_id": 0}, EventRejection.STALE_RUN),
-                "ring": ({"ring_spec": other}, EventRejection.EDGE_LIVE),
-                "size": ({"ring_spec": msgspec.structs.replace(RING, data_bytes=0)}, EventRejection.INVALID_SPEC),
-                "node": ({"local_node_id": 99}, EventRejection.WRONG_NODE),
-            }[wrong]
-            rejected = node.observe(msgspec.structs.replace(self.order(edge, direction), **change), direction)
-        assert rejected is not None
-        assert rejected.reason is reason
-        assert node.establisher.local_records() == before
+        order, before = self.order(edge, direction), node.establisher.local_records()
+        changed = partial(msgspec.structs.replace, order)
+        for wrong, reason in (
+            (changed(run_id=0), EventRejection.STALE_RUN),
+            (changed(ring_spec=msgspec.structs.replace(RING, data_bytes=256)), EventRejection.EDGE_LIVE),
+            (changed(ring_spec=msgspec.structs.replace(RING, data_bytes=0)), EventRejection.INVALID_SPEC),
+            (changed(local_node_id=99), EventRejection.WRONG_NODE),
+            (StopEdge(edge_id=99), EventRejection.UNKNOWN_EDGE),
+        ):
+            rejected = node.observe(wrong, direction)
+            assert rejected is not None
+            assert rejected.reason is reason
+            assert node.establisher.local_records() == before
 
     @precondition(lambda self: self.opened and self.semantics is Semantics.STRICT)
-    @rule(pick=st.integers(0, 11), word=st.sampled_from([DriverEdgeReady, StreamFault, Stopped]))
-    def a_word_of_another_life(self, pick, word):
-        """What the driver or the arena said of an end before it had a pump, or a ring that went back, is not of it."""
-        edge, direction, node = self.pick_end(pick)
-        record = self.record(edge, direction)
-        early = (State.WAITING_FOR_LEASE, State.WAITING_FOR_WORKER_RING)
-        if record is None or record.state not in early:
-            return
-        what = {"reason": StreamFaultReason.READ_ERROR} if word is StreamFault else {}
-        node.observe(word(edge_id=edge, **what), direction)
-        assert self.record(edge, direction) == record
+    @rule()
+    def words_of_another_life(self):
+        """What driver or arena say of ends that have no pump yet, and no ring that could have gone back, is not of
+        them."""
+        for edge, direction in sorted(self.opened):
+            record, node = self.record(edge, direction), self.edges[edge][direction]
+            if record is not None and record.state in (State.WAITING_FOR_LEASE, State.WAITING_FOR_WORKER_RING):
+                node.observe(DriverEdgeReady(edge_id=edge), direction)
+                node.observe(StreamFault(edge_id=edge, reason=StreamFaultReason.READ_ERROR), direction)
+                node.observe(Stopped(edge_id=edge), direction)
+                assert self.record(edge, direction) == record
 
     @rule(pick=st.integers(0, 15))
     def restart_an_edges_process(self, pick):
