@@ -19,7 +19,7 @@ from actors.edges.establisher import EdgeEstablisher
 from actors.edges.opening import Refusal, far_party, own_party, provision_of
 from actors.edges.semantics import EventRejection, Semantics
 from actors.edges.settings import EdgeAddresses, EdgeSettings
-from actors.edges.waits import Observation, seconds_of, wait_in
+from actors.edges.waits import Observation, fault_of, seconds_of, wait_in
 from actors.edges.worker_control import Told, WorkerControl, WorkerRun
 from messages.base import U64, Address, Message, NodeName, Request
 from messages.edge import (
@@ -48,6 +48,7 @@ from messages.edge_end import EdgeActorMessage, EdgeFaultCode, EndBound, EndRefu
 from messages.edge_ports import (
     CloseStream,
     DropArena,
+    EndStream,
     EraseRing,
     FormatRing,
     HaltPump,
@@ -177,7 +178,10 @@ class NodeEdges:
             self.wait(end, wait_in(end), ctx)
         assert not told, f"nobody is told {told}"
         for order in self.workers.drain_orders():
-            self.tell(self.to.workers, order, ctx)
+            if not self.tell(self.to.workers, order, ctx) and isinstance(order, EndStream):
+                ring_end = self.table.of_ring(order.ring_id)
+                assert ring_end is not None
+                self._never_ends(ring_end, "the workload could not be told that its stream has ended")
         for notice in self.workers.drain_notices():
             assert isinstance(notice, Told), f"{notice} is no answer to a command"
             self.observe(Observation(notice.event, notice.direction, notice.code, notice.text))
@@ -283,7 +287,12 @@ class NodeEdges:
         self.tell(self.to.driver, HaltPump(edge_id=edge_id, direction=direction, ring_id=end.ring_id), ctx)
 
     def close_stream(self, end: End, ctx: Context, *, clean: bool) -> None:
-        self.tell(self.to.driver, CloseStream(edge_id=end.order.edge_id, clean=clean), ctx)
+        if not self.tell(self.to.driver, CloseStream(edge_id=end.order.edge_id, clean=clean), ctx) and clean:
+            self._never_ends(end, "the driver could not be told that the producer has closed its port")
+
+    def _never_ends(self, end: End, text: str) -> None:
+        """The end of a stream may take as long as it likes, so no deadline answers for what was not handed over."""
+        self.observe(fault_of(end, EdgeFaultCode.DRIVER_TIMEOUT, text))
 
     # --- arena and memory ---
 
@@ -382,11 +391,13 @@ class NodeEdges:
     def tell_actor(self, end: End, message: EdgeActorMessage, ctx: Context) -> None:
         self.tell(edge_actor_address(self.process, end.actor), message, ctx)
 
-    def tell(self, to: Address, message: Message, ctx: Context) -> None:
-        """A message that cannot be handed over is named here; a deadline answers for it."""
-        if not ctx.tell(to, message):
-            self.drop(f"{type(message).__name__}: not handed over")
-            ctx.log("error", "could not be handed over", to=to, message=msgspec.to_builtins(message))
+    def tell(self, to: Address, message: Message, ctx: Context) -> bool:
+        """False when it could not be handed over: named here; a deadline answers for it."""
+        if ctx.tell(to, message):
+            return True
+        self.drop(f"{type(message).__name__}: not handed over")
+        ctx.log("error", "could not be handed over", to=to, message=msgspec.to_builtins(message))
+        return False
 
     def drop(self, what: str) -> None:
         self.dropped[what] += 1

@@ -13,7 +13,7 @@ from actors.edges.faults import reported_fault
 from actors.edges.node_edges import NodeEdges
 from actors.edges.waits import Observation, TeardownOverdue, fault_of, observation_after, seconds_of
 from actors.edges.worker_control import PortClosed, Told
-from messages.edge import DriverEdgeReady, PumpStopped, RingDirection, RingFault, RingFaultReason
+from messages.edge import DriverEdgeReady, PumpStopped, RingDirection
 from messages.edge_end import EdgeFaultCode, ObjectsMoved, ProducerEstablished, StreamFinished, WaitOver
 from messages.edge_ports import (
     DriverReport,
@@ -41,6 +41,8 @@ def driver_reported(edges: NodeEdges, report: DriverReport, ctx: Context) -> Non
             _pump_halted(edges, end, report)
         case _ if end.state not in STREAMING:
             edges.drop(f"{type(report).__name__}: {end.state.value}")
+        case PumpReady() if end.state is State.READY:
+            edges.drop("PumpReady: again")
         case PumpReady():
             edges.observe(Observation(DriverEdgeReady(edge_id=report.edge_id), report.direction))
         case PumpFaulted():
@@ -58,7 +60,7 @@ def worker_reported(edges: NodeEdges, report: WorkerReport, ctx: Context) -> Non
         match notice:
             case PortClosed():
                 _port_closed(edges, end, ctx)
-            case Told(event=RingFault(reason=RingFaultReason.WORKER_CRASHED)):
+            case Told(code=EdgeFaultCode.WORKER_CRASHED):
                 _worker_crashed(edges, end, notice, ctx)
             case Told():
                 edges.observe(Observation(notice.event, notice.direction, notice.code, notice.text))
@@ -182,7 +184,7 @@ def _port_closed(edges: NodeEdges, end: End, ctx: Context) -> None:
 
 
 def _worker_crashed(edges: NodeEdges, end: End, told: Told, ctx: Context) -> None:
-    """It is no crash for the edge when all that the workload had to do for it is done."""
+    """It, or its channel, is gone; no crash for the edge when all that the workload had to do for it is done."""
     egress = end.order.direction is RingDirection.EGRESS
     if end.ended or (egress and end.port_closed and end.state in STREAMING):
         return

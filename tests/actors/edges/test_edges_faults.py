@@ -16,6 +16,7 @@ from messages.edge_ports import (
     PumpHalted,
     PumpReady,
     StartSend,
+    StreamEnded,
     UninstallRing,
     WorkerClosed,
     WorkerFaulted,
@@ -257,9 +258,44 @@ def test_an_order_to_stop_ends_the_drain_too(rig):
     rig.world.cut(rig.shed, rig.loft)
     rig.crash_workload(rig.shed, "hostwatch@shed")
     rig.close(rig.shed, EGRESS)
-    assert rig.is_whole(rig.shed)
     rig.world.advance(30)
-    assert rig.end(rig.shed).state is State.STOPPED
+    assert_faulted(rig, rig.shed, Code.WORKER_CRASHED, "closed before the far end took what it left")
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_channel_that_is_lost_after_the_port_was_closed_loses_nothing(rig, holds):
+    rig.open_both()
+    rig.world.cut(rig.shed, rig.loft)
+    rig.close_port(rig.shed, "hostwatch@shed", "out")
+    rig.fault_ring(rig.shed, "hostwatch@shed", "out", Code.WORKER_CRASHED, holds=holds)
+    rig.world.advance(60)
+    assert (rig.end(rig.shed).state, rig.end(rig.shed).fault) == (State.READY, None)
+    rig.world.heal(rig.shed, rig.loft)
+    rig.world.run_until(lambda: rig.end(rig.shed).ended and rig.end(rig.loft).ended, limit_s=5)
+    rig.close(rig.shed, EGRESS)
+    assert rig.end(rig.shed).fault is None
+    assert rig.is_whole(rig.shed)
+
+
+def test_a_channel_that_is_lost_while_the_port_is_open_ends_the_stream_as_a_crash_does(rig):
+    rig.open_both()
+    rig.fault_ring(rig.shed, "hostwatch@shed", "out", Code.WORKER_CRASHED)
+    rig.world.advance(1)
+    assert_faulted(rig, rig.shed, Code.WORKER_CRASHED, "the test said so; what it left has arrived")
+
+
+@pytest.mark.parametrize("side", [EGRESS, INGRESS])
+def test_an_end_of_stream_that_cannot_be_handed_over_faults_the_end(rig, side):
+    rig.open_both()
+    if side is EGRESS:
+        rig.world.crash(Address("shed.edges/driver"))
+        rig.close_port(rig.shed, "hostwatch@shed", "out")
+    else:
+        rig.world.crash(Address("loft.edges/workers"))
+        rig.report(rig.loft, StreamEnded(edge_id=1, direction=INGRESS))
+    process = rig.at(rig.order(side))
+    assert rig.end(process).fault is Code.DRIVER_TIMEOUT
+    assert "could not be told" in rig.end(process).fault_text
 
 
 def test_a_consumer_that_crashes_faults_its_end(rig):
@@ -381,6 +417,7 @@ def test_nothing_revives_an_end_that_is_over(rig, reach, report):
         WorkerInstalled(instance_id="hostwatch@shed", ring_id=1),
         WorkerGone(instance_id="another@shed", ring_ids=[1]),
         WorkerGone(instance_id="hostwatch@shed", ring_ids=[7]),
+        PumpReady(edge_id=1, direction=EGRESS),
     ],
     ids=repr,
 )
