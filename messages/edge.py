@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NewType
 
-from messages.base import U64, Message, Record, Request
+from messages.base import U64, Message, Record
 
 RunId = NewType("RunId", U64)
 """Which epoch of an edge a provision belongs to (design 7)."""
@@ -374,18 +374,3 @@ class EdgeStopped(Message, frozen=True, kw_only=True):
 
 EdgeLifecycleEvent = EdgeReady | EdgeFaulted | EdgeStopped
 """Everything the establisher tells about an edge."""
-
-
-# --- questions ---
-
-
-class LocalRecord(Message, frozen=True, kw_only=True):
-    """What this node knows of an edge; `None`: it never had an end of it."""
-
-    record: LocalEdgeRecord | None
-
-
-class GetLocalRecord(Request[LocalRecord], frozen=True, kw_only=True):
-    """What does this node know of the edge?"""
-
-    edge_id: EdgeId

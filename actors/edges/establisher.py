@@ -147,11 +147,6 @@ class EdgeEstablisher:
         """A snapshot of every end that is not forgotten, in ascending edge id, egress before ingress."""
         return [life.snapshot() for life in self._lives.all()]
 
-    def record_of_ring(self, ring_id: RingId) -> LocalEdgeRecord | None:
-        """A snapshot of the end that holds this ring: under `strict` a live one."""
-        life = self._lives.of_ring(ring_id)
-        return None if life is None else life.snapshot()
-
     # --- one method per event ---
 
     def _provision(self, event: ProvisionTx | ProvisionRx) -> EventRejected | None:

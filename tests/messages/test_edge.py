@@ -5,7 +5,6 @@ import typing
 import msgspec
 import pytest
 
-from messages.base import answer_type
 from messages.edge import (
     EdgeCommand,
     EdgeEvent,
@@ -16,9 +15,7 @@ from messages.edge import (
     EdgeRingFaultReason,
     EdgeRingLeaseRejectedReason,
     EdgeStreamFaultReason,
-    GetLocalRecord,
     LocalEdgeRecord,
-    LocalRecord,
     RingDirection,
     RingFaultReason,
     RingLeaseRejection,
@@ -113,7 +110,3 @@ def test_what_is_not_an_event_is_refused(text):
 def test_a_message_cannot_be_changed():
     with pytest.raises(AttributeError):
         StopEdge(edge_id=1).edge_id = 2
-
-
-def test_the_question_for_a_record_knows_its_answer():
-    assert answer_type(GetLocalRecord) is LocalRecord

@@ -228,8 +228,6 @@ def test_a_record_is_asked_for_by_edge_and_direction():
     with pytest.raises(ValueError, match="both ends"):
         establisher.local_record(1)
     assert establisher.local_record(2) is None
-    assert establisher.record_of_ring(8002) == establisher.local_record(1, INGRESS)
-    assert establisher.record_of_ring(8003) is None
 
 
 def test_the_seed_looks_at_no_direction():
