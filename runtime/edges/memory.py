@@ -2,7 +2,8 @@
 
 An arena is sparse and as large as the node's budget; only the rings in it take memory. Its size is sealed before
 anybody else sees it, so a workload that truncates it is refused and the node does not die of it. Arenas of different
-workloads never share a memfd, so a workload sees its own rings and nobody else's.
+workloads never share a memfd, so a workload sees its own rings and nobody else's. It can write where no ring lies, and
+take memory by that which no lease counts: `reclaim` takes it away again.
 
 The memory of a ring is there before anybody writes to it: too little is an error here, and no SIGBUS later. Each ring
 is mapped alone, and its mapping must close before its pages go back: a view that somebody kept is told, and nothing is
@@ -81,6 +82,7 @@ class _Arena:
     size_bytes: int
     whole: mmap.mmap
     rings: set[RingId] = field(default_factory=set)
+    reclaimed_bytes: int = 0
 
 
 class NodeMemory:
@@ -128,6 +130,31 @@ class NodeMemory:
             arena.rings.discard(ring_id)
             _wipe(arena.whole, ring.layout.start_offset, ring.layout.end_offset)
 
+    def reclaim(self) -> dict[str, int]:
+        """Take away what workloads have put where no ring lies; returns how many bytes, by arena."""
+        found = {}
+        with self._lock:
+            for name, arena in self._arenas.items():
+                before = _resident(arena.fd)
+                for first, end in self._gaps(arena):
+                    arena.whole.madvise(mmap.MADV_REMOVE, first, end - first)
+                taken = before - _resident(arena.fd)
+                if taken > 0:
+                    arena.reclaimed_bytes += taken
+                    found[name] = taken
+        return found
+
+    def _gaps(self, arena: _Arena) -> Iterator[tuple[int, int]]:
+        """Whole pages that no ring has a byte of."""
+        at = 0
+        for layout in sorted((self._rings[ring].layout for ring in arena.rings), key=lambda one: one.start_offset):
+            end = layout.start_offset // _PAGE * _PAGE
+            if at < end:
+                yield at, end
+            at = -(-layout.end_offset // _PAGE) * _PAGE
+        if at < arena.size_bytes:
+            yield at, arena.size_bytes
+
     def drop_arena(self, arena: str) -> None:
         """Unmap and close it. Unknown arenas: nothing. Code: `invalid_state` while a ring is in it."""
         with self._lock:
@@ -159,7 +186,8 @@ class NodeMemory:
                 {
                     "arena": name,
                     "size_bytes": arena.size_bytes,
-                    "resident_bytes": os.fstat(arena.fd).st_blocks * 512,
+                    "resident_bytes": _resident(arena.fd),
+                    "reclaimed_bytes": arena.reclaimed_bytes,
                     "rings": sorted(arena.rings),
                 }
                 for name, arena in self._arenas.items()
@@ -270,7 +298,14 @@ def _wipe(whole: mmap.mmap, start: int, end: int) -> None:
             whole[low:high] = bytes(high - low)
 
 
+def _resident(fd: int) -> int:
+    """Bytes of memory that an arena takes."""
+    return os.fstat(fd).st_blocks * 512
+
+
 def _close_arena(arena: _Arena) -> None:
+    """A workload that has a descriptor of it still keeps nothing in it."""
+    arena.whole.madvise(mmap.MADV_REMOVE)
     arena.whole.close()
     os.close(arena.fd)
 

@@ -360,6 +360,81 @@ def test_memory_that_cannot_be_had_is_an_error_before_the_ring_is_there(memory, 
     assert (descriptors(), taken(kept.arena_fd)) == (before, size)
 
 
+FILL = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (64 << 20, 64 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+os.posix_fallocate(int(sys.argv[1]), 0, int(sys.argv[2]))
+"""
+
+
+def fill(ring) -> None:
+    """As a workload can, whatever its limits of address space and of file size."""
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", FILL, str(ring.arena_fd), str(SIZE)], pass_fds=[ring.arena_fd], check=True
+    )
+
+
+def test_memory_that_a_workload_takes_where_no_ring_lies_is_taken_away(memory):
+    rings = [memory.format_ring(ref(ring=n, start=start * PAGE), SIZE) for n, start in ((1, 0), (2, 8), (3, 12))]
+    other = memory.format_ring(ref(ring=4, arena="b"), SIZE)
+    for ring in (*rings, other):
+        ring.data[:] = bytes([ring.ring_id]) * ring.capacity
+    before = taken(rings[0].arena_fd)
+    assert memory.reclaim() == {}
+    fill(rings[0])
+    assert taken(rings[0].arena_fd) == SIZE, "all of the budget, by one workload"
+    assert memory.reclaim() == {"a": SIZE - before}
+    assert taken(rings[0].arena_fd) == before
+    assert [row["reclaimed_bytes"] for row in memory.rows()] == [SIZE - before, 0]
+    for ring in (*rings, other):
+        assert bytes(ring.data) == bytes([ring.ring_id]) * ring.capacity
+        check_header(ring.header, ring.capacity, ring.generation)
+
+
+@pytest.mark.parametrize("start", [0, 100 * 8, PAGE + 64])
+def test_reclaiming_leaves_every_byte_of_a_ring_that_shares_its_pages(memory, start):
+    one = memory.format_ring(ref(ring=1, start=start, data=1000, alignment=8), SIZE)
+    two = memory.format_ring(ref(ring=2, start=one.layout.end_offset, data=9000, alignment=8), SIZE)
+    for ring in (one, two):
+        ring.data[:] = bytes([ring.ring_id]) * ring.capacity
+    fill(one)
+    assert memory.reclaim()
+    for ring in (one, two):
+        assert bytes(ring.data) == bytes([ring.ring_id]) * ring.capacity
+        check_header(ring.header, ring.capacity, ring.generation)
+
+
+def test_a_dropped_arena_takes_no_memory_though_a_workload_keeps_it(memory):
+    ring = memory.format_ring(ref(), SIZE)
+    fill(ring)
+    kept = os.dup(ring.arena_fd)
+    memory.erase_ring(1)
+    memory.drop_arena("a")
+    assert taken(kept) == 0
+    os.close(kept)
+
+
+def test_the_port_tells_who_takes_memory_that_no_ring_has():
+    logged, told = [], Event()
+
+    def log(level, _, text, fields):
+        logged.append((level, text, fields))
+        told.set()
+
+    world, memory = LiveWorld("shed.edges", log), NodeMemory()
+    fill(memory.format_ring(ref(), SIZE))
+    world.spawn(Address("shed.edges/memory"), lambda: Memory(memory, reclaim_s=0.01))
+    assert told.wait(10)
+    ended = Event()
+    world.on_end = lambda *_: ended.set()
+    world.close()
+    assert ended.wait(10)
+    assert logged[0][0] == "warning"
+    assert logged[0][2]["instance"] == "a"
+    assert logged[0][2]["reclaimed_bytes"] == SIZE - 4 * PAGE
+
+
 def test_the_port_answers_refuses_with_codes_and_closes_everything_at_its_end():
     before = descriptors()
     world = LiveWorld("shed.edges", lambda *_: None)
