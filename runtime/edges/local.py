@@ -48,8 +48,9 @@ class LocalSource(Pump):
                 return False
             at = 0
             for span in ring.spans(0, length):
-                self.tracker.follow(span)
                 at += sink.ring.write(at, span)
+            for span in sink.ring.spans(0, length):  # what arrived: the producer can change what it sent meanwhile
+                self.tracker.follow(span)
             sink.ring.commit(length)
         except RingFault as fault:
             raise FarRingFault(fault.code, fault.text) from None
