@@ -11,10 +11,13 @@ from messages.base import Address
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode as Code
+from messages.edge_ports import DriverReport, WorkerReport
+from messages.ports import PortRefusal
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 INSTANCES = {EGRESS: "hostwatch@shed", INGRESS: "trend@loft"}
 EDGES = st.integers(1, 4)
+REPORTS = (*DriverReport.__args__, *WorkerReport.__args__)
 SIDES = st.sampled_from(list(RingDirection))
 PAUSES = st.sampled_from([0.0, 0.1, 1.0, 6.0, 11.0, 31.0])
 
@@ -29,6 +32,10 @@ STEPS = st.one_of(
     st.tuples(st.just("crash_actor"), st.integers(1, 4), SIDES),
     st.tuples(st.just("cling"), SIDES),
     st.tuples(st.just("silent"), SIDES, st.booleans()),
+    st.tuples(st.just("deaf"), SIDES, st.booleans()),
+    st.tuples(st.just("memory"), SIDES, st.sampled_from(["works", "works", "refuses", "silent"])),
+    st.tuples(st.just("repeat"), SIDES, st.integers(0, 20)),
+    st.tuples(st.just("repeat"), SIDES, st.integers(0, 20)),
     st.tuples(st.just("link"), st.booleans()),
     st.tuples(st.just("established"), EDGES),
     st.tuples(st.just("wait"), PAUSES),
@@ -48,6 +55,16 @@ class Chaos:
     def do(self, step, *args):
         with suppress(AskFailed, KeyError):  # there is no such end, ring or pump: as good as nothing
             getattr(self, step)(*args)
+        self.supervise()
+
+    def supervise(self):
+        """A process whose edges actor crashed starts anew, with new memory."""
+        for process in set(self.processes.values()):
+            if self.rig.edges_of(process) not in self.rig.world.cells:
+                self.rig.world.crash_process(process)
+                self.rig.world.seed += 1
+                self.rig.start(process)
+                self.rig.world.run_idle()
 
     def open(self, name, again):
         if not (again and name in self.newest):
@@ -92,6 +109,22 @@ class Chaos:
     def silent(self, direction, silent):
         self.rig.ports[self.processes[direction]].workloads.silent = silent
 
+    def deaf(self, direction, deaf):
+        """The driver does not do what it is told."""
+        self.rig.ports[self.processes[direction]].driving.silent = deaf
+
+    def memory(self, direction, how):
+        arenas = self.rig.ports[self.processes[direction]].arenas
+        arenas.silent, arenas.refuse = how == "silent", PortRefusal.DISK_FULL if how == "refuses" else None
+
+    def repeat(self, direction, pick):
+        """A port says again what it said before, the last, the last but one, ..."""
+        edges = self.rig.edges_of(self.processes[direction])
+        said = [one for one in self.rig.world.sent if one.to == edges and isinstance(one.message, REPORTS)]
+        if pick < len(said):
+            self.rig.world.tell(edges, said[-1 - pick].message, sender=said[-1 - pick].sender)
+            self.rig.world.run_idle()
+
     def link(self, up):
         if self.processes[EGRESS] != self.processes[INGRESS]:
             (self.rig.world.heal if up else self.rig.world.cut)(self.rig.shed, self.rig.loft)
@@ -119,7 +152,12 @@ class Chaos:
         """No more goes wrong: every wait ends, every end rests, and after a stop every byte is free."""
         rig, deadlines = self.rig, self.rig.deadlines
         rig.world.heal(rig.shed, rig.loft)
-        rig.world.advance(deadlines.lease_s + deadlines.producer_s + 2 * deadlines.teardown_s + 60)
+        for direction in RingDirection:
+            self.deaf(direction, False)
+            self.memory(direction, "works")
+        for _ in range(2):  # what was said to a deaf driver ends in a restart
+            rig.world.advance(deadlines.lease_s + deadlines.producer_s + 2 * deadlines.teardown_s + 60)
+            self.supervise()
         for process in set(self.processes.values()):
             ends = rig.ends(process).ends
             assert {end.state for end in ends} <= {State.READY, State.STOPPED}
@@ -131,6 +169,7 @@ class Chaos:
             for end in ends:
                 rig.close(process, end.direction, edge=end.edge_id)
         rig.world.advance(2 * deadlines.teardown_s)
+        self.supervise()
         for process in set(self.processes.values()):
             assert rig.is_whole(process)
             assert not [address for address in rig.world.cells if address.startswith(f"{process}/edge/")]
