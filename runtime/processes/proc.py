@@ -1,11 +1,12 @@
 """What `/proc` says about processes: who is whose child, and whether a pid still means the same process.
 
 A pid alone names nothing: it is given again after the process is gone, and at once in a small container. Boot id,
-pid and start time together name one process (design 6). The shim imports this module too: keep it to `os`.
+pid and start time together name one process (design 6). The shim imports this module too: keep it small.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 
 
@@ -68,14 +69,19 @@ def descendants(root: int, among: list[Stat] | None = None) -> list[Stat]:
 
 
 def has_mark(pid: int, mark: bytes) -> bool:
-    """True when `mark` (`NAME=value`) is in the environment the process was started with."""
+    """True when `mark` (`NAME=value`) is in the environment the process was started with, False when nobody may look.
+
+    Raises `OSError` when it cannot look for want of descriptors: that is no answer.
+    """
     try:
         try:
             environment = read_file(f"/proc/{pid}/environ")
         except ProcessLookupError:  # its first thread has ended, others may run on
             thread = max(os.listdir(f"/proc/{pid}/task"), key=int)
             environment = read_file(f"/proc/{pid}/task/{thread}/environ")
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return False
     return mark in environment.split(b"\0")
 

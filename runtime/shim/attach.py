@@ -103,8 +103,10 @@ class AttachedRun:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
+        """A later `ask` fails; it does not reach whoever has the descriptor's number then."""
+        folder, self._folder = self._folder, -1
         os.close(self._pidfd)
-        os.close(self._folder)
+        os.close(folder)
 
     def _has(self, name: str) -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -211,6 +212,36 @@ def test_nonsense_from_whoever_sits_on_the_control_socket_is_a_failure(host, sai
     theirs.send(said)
     with ours, theirs, pytest.raises(ShimFailed, match="talks nonsense"):
         found.answer(ours)
+    found.close()
+
+
+def test_a_run_that_is_closed_reaches_no_other(host):
+    host.sh("sleep 1000")
+    found, other = host.attach(), host.attach()
+    found.close()
+    with pytest.raises(ShimFailed):
+        found.ask("stop 0")
+    other.ask("status").close()
+    other.close()
+
+
+def test_who_has_no_descriptor_left_to_look_with_does_not_say_that_nobody_is_left(host, monkeypatch):
+    handle = host.sh("sleep 1000")
+    found = host.attach()
+    os.kill(handle.shim_pid, signal.SIGKILL)
+    host.ended.get(timeout=WAIT_S)
+
+    def out_of_descriptors(path, read=proc.read_file):
+        if path.endswith("/environ"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proc, "read_file", out_of_descriptors)
+        with pytest.raises(OSError, match="Too many open files"):
+            found.gone()
+    client.collect(host.directory)
+    assert found.gone()
     found.close()
 
 
