@@ -372,7 +372,7 @@ class NodeEdges:
         """Start the actor of an end, again after it has ended by a fault of its own."""
         report, again = end.report(), end.actor_lives > 0
         if end.actor_lives >= ACTOR_LIVES:
-            ctx.log("error", "the actor of an edge end crashes again and again", edge=report.name, report=report)
+            ctx.log("error", "the actor of an edge end crashes again and again", edge=report.name, number=end.actor)
             self.drop("EdgeActor: crashes")
             return
         end.actor_lives += 1
