@@ -123,7 +123,7 @@ class EdgeActor(Actor[EdgeActorMessage]):
 
     def _faulted(self, message: EdgeFaulted, ctx: Context) -> None:
         self._state = EdgeActorState.FAULTED
-        noted, self._noted = self._noted, None
+        noted = self._noted
         lease_refused = isinstance(message.reason, EdgeRingLeaseRejectedReason)
         self._become(
             ctx,

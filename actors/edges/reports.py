@@ -107,9 +107,8 @@ def _force(edges: NodeEdges, end: End, seconds: float, ctx: Context) -> None:
         edges.halt_pump(end, ctx)
     killed = edges.workers.kill(end.ring_id, why)
     ctx.log("error", "teardown takes too long", why=why, workload_killed=killed)
-    if end.fault is None:
-        edges.fault(end, EdgeFaultCode.TEARDOWN_TIMEOUT, why)
-        edges.note_fault(end, ctx)
+    edges.fault(end, EdgeFaultCode.TEARDOWN_TIMEOUT, why)
+    edges.note_fault(end, ctx)
     edges.wait(end, WaitKind.LAST_TEARDOWN, ctx)
     edges.settle(ctx)
 

@@ -108,6 +108,26 @@ def test_a_workload_that_does_not_let_go_is_killed_once(rig):
     assert_faulted(rig, rig.shed, Code.TEARDOWN_TIMEOUT, "the workload still holds")
 
 
+def test_a_teardown_by_force_keeps_the_fault_that_began_it(rig):
+    rig.ports[rig.shed].workloads.clinging.add("hostwatch@shed")
+    rig.open_both()
+    rig.fault_pump(rig.shed, EGRESS, Code.LINK_LOST)
+    rig.world.advance(rig.deadlines.teardown_s)
+    assert len(rig.sent(KillWorker)) == 1
+    assert_faulted(rig, rig.shed, Code.LINK_LOST, "found by the pump")
+
+
+def test_an_end_is_known_until_its_ring_is_erased_however_few_are_kept(make_rig):
+    rig = make_rig(kept_ends=0)
+    rig.open_both()
+    rig.ports[rig.shed].arenas.silent = True
+    rig.close(rig.shed, EGRESS)
+    rig.close(rig.loft, INGRESS)
+    assert rig.end(rig.shed).state is State.STOPPED
+    assert rig.ends(rig.shed).arena.active_leases == 1
+    assert rig.ends(rig.loft).ends == []
+
+
 @pytest.mark.parametrize("held_by", ["pump", "workload"])
 def test_what_cannot_be_made_to_let_go_restarts_the_process(rig, held_by):
     ports = rig.ports[rig.shed]
@@ -177,6 +197,7 @@ def test_a_fault_of_the_pump_keeps_its_code_and_text(rig, direction, code):
     faulted = [report for report in rig.changes(process) if report.fault]
     assert [report.state for report in faulted] == [State.STOPPING, State.STOPPED]
     assert {report.fault_text for report in faulted} == {"found by the pump"}
+    assert [text for *_, text, fields in rig.world.logs if fields.get("code") == code] == ["an edge end faulted"]
 
 
 @pytest.mark.parametrize("code", [*PUMP_CODES[:10], Code.WORKER_REFUSED, Code.WORKER_CRASHED, Code.CANNOT_FIT])
