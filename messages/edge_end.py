@@ -192,6 +192,23 @@ class ListEnds(Request[Ends], frozen=True, kw_only=True):
     """What ends are here?"""
 
 
+class RunFound(Message, frozen=True, kw_only=True):
+    """Whether the instance runs at that epoch; `detail` says more where there is more than that it does not."""
+
+    runs: bool
+    detail: str = ""
+
+
+class FindRun(Request[RunFound], frozen=True, kw_only=True):
+    """Does this instance run here at this epoch, so that a ring could be handed to it? Changes nothing.
+
+    Asked of `NODE.edges/edges`, which asks its `workers` port. Refused where it cannot be told.
+    """
+
+    instance_id: str
+    epoch: Epoch
+
+
 class BounceLink(Request[Done], frozen=True, kw_only=True):
     """Operator: cut the data link to the edges process `peer` once; it dials again and streams resume."""
 
@@ -268,6 +285,7 @@ EdgesControl = (
     | CloseEdge
     | ProducerEstablished
     | ListEnds
+    | FindRun
     | BounceLink
     | EndsBeatDue
     | WaitOver

@@ -9,7 +9,7 @@ from __future__ import annotations
 from messages.base import Message, NodeName, Record, Request
 from messages.control import Epoch
 from messages.edge import EdgeId, ObjectSpec, RingDirection, RingId, RingLayout, RunId
-from messages.edge_end import EdgeFaultCode, Progress
+from messages.edge_end import EdgeFaultCode, FindRun, Progress
 from messages.system import Done
 
 
@@ -195,7 +195,7 @@ class KillWorker(Message, frozen=True, kw_only=True):
     reason: str
 
 
-WorkersMessage = InstallRing | UninstallRing | EndStream | KillWorker
+WorkersMessage = InstallRing | UninstallRing | EndStream | KillWorker | FindRun
 
 
 class WorkerInstalled(Message, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from actors.actor import Actor, Context
+from actors.actor import Actor, Context, Procedure
 from actors.edges.edge_actor import edge_actor_address
 from actors.edges.ends import End, State
 from actors.edges.node_edges import NodeEdges
@@ -31,6 +31,7 @@ from messages.edge_end import (
     Ends,
     EndsBeat,
     EndsBeatDue,
+    FindRun,
     ListEnds,
     OpenEdge,
     ProducerEstablished,
@@ -81,9 +82,11 @@ class Edges(Actor[EdgesMailbox]):
         ctx.watch_peer(_process_of(self._edges.to.planner))
         self._beat_again(ctx)
 
-    def receive(self, message: EdgesMailbox, ctx: Context) -> None:
+    def receive(self, message: EdgesMailbox, ctx: Context) -> Procedure | None:
         edges = self._edges
         match message:
+            case FindRun():
+                return self._find_run(message, ctx) if self._may_order(message, ctx) else None
             case OpenEdge() | CloseEdge() | ListEnds() | BounceLink():
                 self._ordered(message, ctx)
             case ProducerEstablished():
@@ -107,6 +110,7 @@ class Edges(Actor[EdgesMailbox]):
             case _:
                 if self._is_from(message, ctx, edges.to.workers):
                     worker_reported(edges, message, ctx)
+        return None
 
     def state(self) -> object:
         """Every end with its wait, every ring at a worker, the arena, and what was dropped."""
@@ -128,11 +132,20 @@ class Edges(Actor[EdgesMailbox]):
 
     # --- orders ---
 
-    def _ordered(self, order: OpenEdge | CloseEdge | ListEnds | BounceLink, ctx: Context) -> None:
+    def _may_order(self, order: Message, ctx: Context) -> bool:
         may = (CONTROLLER,) if isinstance(order, OpenEdge | CloseEdge) else (CONTROLLER, OPERATOR)
-        if _process_of(ctx.sender) not in may:
-            reason = f"{type(order).__name__} is taken from {' and '.join(may)}, not from {ctx.sender}"
-            ctx.refuse(EndRefusal.NOT_ALLOWED, reason)
+        if _process_of(ctx.sender) in may:
+            return True
+        reason = f"{type(order).__name__} is taken from {' and '.join(may)}, not from {ctx.sender}"
+        ctx.refuse(EndRefusal.NOT_ALLOWED, reason)
+        return False
+
+    async def _find_run(self, question: FindRun, ctx: Context) -> None:
+        edges = self._edges
+        ctx.reply(await ctx.ask(edges.to.workers, question, edges.settings.ask_s))
+
+    def _ordered(self, order: OpenEdge | CloseEdge | ListEnds | BounceLink, ctx: Context) -> None:
+        if not self._may_order(order, ctx):
             return
         edges = self._edges
         try:

@@ -1,9 +1,9 @@
 """What an edge needs next, as a pure function of what is known (design 7).
 
-A life of an edge joins one placed producer to one placed consumer. It begins when the gate permits that pair and both
-edges processes are heard; both ends are ordered side by side; when one end fails, or an instance is not placed any
-more, both are closed, and only when neither can move a byte does the next life begin, after a back-off. So there are
-never two lives of one edge, whatever was lost on the way.
+A life of an edge joins one placed producer to one placed consumer. It begins when both run, the gate permits that pair
+and both edges processes are heard; both ends are ordered side by side; when one end fails, or an instance is not placed
+any more, both are closed, and only when neither can move a byte does the next life begin, after a back-off. So there
+are never two lives of one edge, whatever was lost on the way.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class Situation:
 
     `recorded`: the chain has what permits its acts; `fresh`: the life began in this incarnation of the planner;
     `pair`: whom it would join now, else `unresolved` says why nobody; `unheard`: edges processes of the pair that must
-    be started first; `hold`: why nothing new is begun yet; `permitted`: the gate's verdict on the pair in this
-    incarnation; `opening_s`: since the ends were first ordered; `told_established`: lately enough.
+    be started first; `hold`: why nothing new is begun yet; `running`: both instances of the pair do, as was told just
+    now; `permitted`: the gate's verdict on the pair in this incarnation; `opening_s`: since the ends were first
+    ordered; `told_established`: lately enough.
     """
 
     edge: DesiredEdge
@@ -118,6 +119,7 @@ class Situation:
     unresolved: str
     unheard: tuple[NodeName, ...]
     hold: str
+    running: bool
     permitted: bool
     producer: EndSight
     consumer: EndSight
@@ -154,6 +156,13 @@ class Judge:
 @dataclass(frozen=True, slots=True)
 class StartProcesses:
     processes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindRuns:
+    """Ask whether both instances run: nothing is begun for one that does not."""
+
+    pair: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +219,8 @@ class Forget:
 
 
 Step = (
-    Wait | Record | Judge | StartProcesses | Begin | OpenEnds | ListProcess | TellEstablished | NoteReady | Close
-    | CloseEnds | Settle | Forget
+    Wait | Record | Judge | StartProcesses | FindRuns | Begin | OpenEnds | ListProcess | TellEstablished | NoteReady
+    | Close | CloseEnds | Settle | Forget
 )  # fmt: skip
 
 
@@ -241,6 +250,8 @@ def _without_life(seen: Situation) -> Step:
         return Wait(EdgePhase.WAITING, seen.hold)
     if seen.unheard:
         return StartProcesses(seen.unheard)
+    if not seen.running:
+        return FindRuns(pair)
     if edge.permitted != pair and not seen.permitted:
         return Judge(pair)
     return Begin(pair)
@@ -368,7 +379,7 @@ def backoff_s(strikes: int, jitter: float, times: PlanTimes) -> float:
 
 
 __all__ = [
-    "Begin", "Close", "CloseEnds", "EndSight", "Fault", "Forget", "Judge", "ListProcess", "Listed", "NoteReady",
-    "OpenEnds", "PlanTimes", "Record", "Settle", "Situation", "StartProcesses", "Step", "TellEstablished", "Wait",
-    "backoff_s", "fault_of", "is_consequence", "next_step", "node_of", "party_of",
+    "Begin", "Close", "CloseEnds", "EndSight", "Fault", "FindRuns", "Forget", "Judge", "ListProcess", "Listed",
+    "NoteReady", "OpenEnds", "PlanTimes", "Record", "Settle", "Situation", "StartProcesses", "Step",
+    "TellEstablished", "Wait", "backoff_s", "fault_of", "is_consequence", "next_step", "node_of", "party_of",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from actors.edges.plan import (
     Begin,
     Close,
     CloseEnds,
+    FindRuns,
     Forget,
     Judge,
     Listed,
@@ -33,6 +34,7 @@ from actors.edges.plan import (
 )
 from actors.edges.plan_core import OPENING, PlanCore
 from actors.edges.plan_processes import list_ends, see_placements
+from actors.edges.plan_runs import RunWatch
 from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
 from actors.edges.plan_view import EdgeWork, Hold, LifeView, PlanView
 from actors.edges.wish import PlanRefused
@@ -41,6 +43,7 @@ from messages.base import Address, NodeName
 from messages.edge import RingDirection
 from messages.edge_end import (
     CloseEdge,
+    EdgeFaultCode,
     EdgeParty,
     EndRefusal,
     OpenEdge,
@@ -68,6 +71,7 @@ class PlanActs:
         self.core = core
         self.view = view
         self._nodes = nodes
+        self._runs = RunWatch(core, view, self.drive)
 
     async def drive(self, ctx: Context, work: EdgeWork) -> None:
         """Do what the edge needs, step by step, until it has to wait. Only one procedure drives an edge."""
@@ -85,7 +89,7 @@ class PlanActs:
                 if isinstance(step, Wait):
                     self._note(ctx, work, step.phase, step.reason)
                     return
-                self._note(ctx, work, _phase_during(edge), work.reason)
+                self._note(ctx, work, _phase_during(edge), _doing(step) or work.reason)
                 if isinstance(step, Close) and step.why is Closing.FAULT and not looked:
                     looked = True  # what ends because its instance is taken down has no fault
                     await see_placements(ctx, core, view)
@@ -95,6 +99,18 @@ class PlanActs:
             work.hold = Hold(ctx.now() + core.settings.times.backoff_most_s, "it did not come to rest")
         finally:
             work.driving = False
+
+    def look(self, ctx: Context, work: EdgeWork) -> None:
+        """Note where an edge stands that is not driven yet."""
+        edge = self.core.state.edges[work.name]
+        step = next_step(
+            self.view.situation(work, edge, recorded=self.core.is_recorded(edge), now=ctx.now()),
+            self.core.settings.times,
+        )
+        if isinstance(step, Wait):
+            self._note(ctx, work, step.phase, step.reason)
+        else:
+            self._note(ctx, work, _phase_during(edge), _doing(step))
 
     def _note(self, ctx: Context, work: EdgeWork, phase: EdgePhase, reason: str) -> None:
         if phase is not work.phase:
@@ -109,6 +125,8 @@ class PlanActs:
                 await self._judge(ctx, work, pair)
             case StartProcesses(processes=processes):
                 await self._start(ctx, work, processes)
+            case FindRuns(pair=pair):
+                await self._runs.look(ctx, work, pair)
             case Begin(pair=pair):
                 await self._begin(ctx, work, pair)
             case OpenEnds(directions=ways):
@@ -208,7 +226,7 @@ class PlanActs:
             permit_key=edge.permit_key if edge.permitted == pair else key,
             finished=None,
         )
-        work.life = LifeView.begun()
+        work.life, work.running = LifeView.begun(), None
         try:
             await core.save(ctx)
         except PlanRefused as refused:
@@ -286,7 +304,9 @@ class PlanActs:
         changed = msgspec.structs.replace(edge, life=life)
         if step.fault is not None:
             code = step.fault.code
-            changed = msgspec.structs.replace(changed, faults=edge.faults + 1, fault=code, fault_text=reason)
+            changed = msgspec.structs.replace(changed, faults=edge.faults + 1)
+            if not _tells_less(work, edge, code):
+                changed = msgspec.structs.replace(changed, fault=code, fault_text=reason)
             core.owe_life(edge, life, "faulted", fault=None if code is None else code.value, text=reason)
         elif step.why is Closing.FINISHED:
             core.owe_life(edge, life, "finished")
@@ -374,6 +394,28 @@ class PlanActs:
         self, ctx: Context, work: EdgeWork, reason: str, *, pair: Pair | None = None, process: bool = False
     ) -> None:
         work.hold = Hold(ctx.now() + self.core.settings.retry_s, reason, pair=pair, process=process)
+
+
+def _tells_less(work: EdgeWork, edge: DesiredEdge, code: EdgeFaultCode | None) -> bool:
+    """That its instance stopped while a life began only follows from what ended the life before."""
+    if code is not EdgeFaultCode.WORKER_NOT_RUNNING or not work.strikes:
+        return False
+    return edge.fault is not None and not is_consequence(edge.fault)
+
+
+def _doing(step: Step) -> str:
+    """What an edge waits for while this is done for it, where it is not plain from its phase."""
+    match step:
+        case Judge():
+            return "the gate is asked whether its two instances may be joined"
+        case StartProcesses(processes=processes):
+            return f"{' and '.join(processes)} is started"
+        case FindRuns():
+            return "it is asked whether its two instances run"
+        case Begin():
+            return "its next life begins"
+        case _:
+            return ""
 
 
 def _phase_during(edge: DesiredEdge) -> EdgePhase:

@@ -81,6 +81,7 @@ class PlanOrders:
         await self._make_durable(ctx, edge)
         if view.works.get(name) is not work:
             raise PlanRefused(EdgePlanRefusal.UNKNOWN, f"{name} was added, and stopped by somebody else at once")
+        self._acts.look(ctx, work)
         ctx.run(self._acts.drive(ctx, work))
         return EdgeAdded(edge=line_of(core, view, core.state.edges[name]))
 

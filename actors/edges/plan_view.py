@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.actor import Context
-from actors.edges.plan import TERMINAL, EndSight, Listed, Situation, party_of
+from actors.edges.plan import TERMINAL, EndSight, Listed, Situation, node_of, party_of
 from actors.edges.plan_state import DesiredEdge, Life, Pair
 from actors.edges.wish import PortName, parse_port
 from messages.base import NodeName
+from messages.control import Epoch
 from messages.edge import EdgeId, EdgeProvisionState, RingDirection
 from messages.edge_end import ArenaSample, EdgeParty, EndReport
 from messages.edge_plan import EdgePhase
@@ -24,6 +25,12 @@ from messages.placement import PlacedInstance
 
 EDGES_SUFFIX = ".edges"
 """The edges process of `shed` is `shed.edges`."""
+
+RUNNING_S = 1.0
+"""That an instance runs is believed so long, before it is asked again."""
+
+RunKey = tuple[str, Epoch]
+"""Instance id and epoch."""
 
 EndKey = tuple[EdgeId, RingDirection]
 
@@ -121,19 +128,21 @@ class LifeView:
 
 @dataclass(slots=True)
 class Hold:
-    """Nothing more is tried before `until`. `pair`: it concerns that pair alone; `denied`: by the gate; `process`: it
-    is waited for."""
+    """Nothing more is tried before `until`. `pair`: it concerns that pair alone; `denied`: by the gate; `process`: one
+    is waited for; `absent`: an instance is, to run."""
 
     until: float
     reason: str
     pair: Pair | None = None
     denied: bool = False
     process: bool = False
+    absent: RunKey | None = None
 
 
 @dataclass(slots=True)
 class EdgeWork:
-    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted."""
+    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted; `running`: the pair
+    whose instances both run, and when that was told."""
 
     name: str
     source: PortName
@@ -142,6 +151,7 @@ class EdgeWork:
     life: LifeView | None = None
     hold: Hold | None = None
     granted: Pair | None = None
+    running: tuple[Pair, float] | None = None
     strikes: int = 0
     phase: EdgePhase = EdgePhase.WAITING
     reason: str = ""
@@ -181,6 +191,10 @@ def party(row: PlacedInstance, port: str) -> EdgeParty:
     )
 
 
+def _runs(work: EdgeWork, pair: Pair | None, now: float) -> bool:
+    return work.running is not None and work.running[0] == pair and now - work.running[1] <= RUNNING_S
+
+
 class PlanView:
     """Placements, edges processes and edges in memory."""
 
@@ -209,6 +223,11 @@ class PlanView:
         """That edges process; one never heard of counts as silent from now on."""
         return self.processes.setdefault(name, ProcessView(name, heard_at=now))
 
+    def label(self, owner: EdgeParty) -> str:
+        """That instance as an operator writes it, `trend@shed`."""
+        row = self.rows.get(owner.instance_id)
+        return f"{owner.instance_id if row is None else row.record.workload}@{node_of(owner)}"
+
     def work_on(self, edge: DesiredEdge, ctx: Context) -> EdgeWork:
         """Begin to look after an edge; its life, if it has one, was begun by an earlier planner."""
         source, target = parse_port(edge.source, "source"), parse_port(edge.target, "target")
@@ -232,7 +251,8 @@ class PlanView:
     ) -> list[EdgeWork]:
         """Everything that one edges process has, told unasked or `asked` at that serial. Returns whom it concerns."""
         told = {(report.edge_id, report.direction): report for report in ends}
-        process.incarnation, process.ends = incarnation, len(told)
+        process.incarnation = incarnation
+        process.ends = sum(report.state not in TERMINAL for report in ends)
         concerned: list[EdgeWork] = []
         for work in self.works.values():
             life = state_edges[work.name].life
@@ -295,6 +315,7 @@ class PlanView:
             unresolved=pair if isinstance(pair, str) else "",
             unheard=unheard,
             hold="" if hold is None else hold.reason,
+            running=_runs(work, known, now),
             permitted=known is not None and work.granted == known,
             producer=self._sight(life, view, RingDirection.EGRESS, now),
             consumer=self._sight(life, view, RingDirection.INGRESS, now),

@@ -18,7 +18,7 @@ from actors.edges.plan_acts import PlanActs
 from actors.edges.plan_core import PlanCore, PlannerAddresses, PlannerSettings
 from actors.edges.plan_lines import lines_of
 from actors.edges.plan_orders import PlanOrders
-from actors.edges.plan_processes import close_strays, list_ends, see_placements
+from actors.edges.plan_processes import close_strays, see_placements
 from actors.edges.plan_view import EDGES_SUFFIX, PlanView
 from actors.edges.wish import PlanRefused
 from messages.base import Message, NodeName
@@ -160,17 +160,12 @@ class EdgePlanner(Actor[EdgePlanMessage]):
             return
         process = self._view.process(message.process, ctx.now())
         process.link, process.speaking, process.heard_at = message.incarnation, False, ctx.now()
-        ctx.run(self._listen(ctx, message.process))
+        # Its edges actor may not be there yet; it beats when it is
 
     def _down(self, message: PeerDown) -> None:
         process = self._view.processes.get(message.process)
         if process is not None and process.link == message.incarnation:  # not an older link's, told late
             process.link, process.speaking, process.started_at = None, False, None
-
-    async def _listen(self, ctx: Context, process: NodeName) -> None:
-        """A process is linked (again): what has it?"""
-        if await list_ends(ctx, self._core, self._view, process):
-            self._heard(ctx)
 
     def _heard(self, ctx: Context) -> None:
         """An edges process speaks again: go on with what waits for one."""

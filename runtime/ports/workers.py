@@ -19,7 +19,7 @@ from typing import ClassVar
 from actors.actor import Actor, Context
 from messages.base import Address
 from messages.edge import RingId
-from messages.edge_end import EdgeFaultCode
+from messages.edge_end import EdgeFaultCode, FindRun, RunFound
 from messages.edge_ports import (
     EndStream,
     InstallRing,
@@ -31,6 +31,7 @@ from messages.edge_ports import (
     WorkerQuiesced,
     WorkersMessage,
 )
+from messages.ports import PortRefusal
 from runtime.edges.channel import Channel, ChannelEnded
 from runtime.edges.held_rings import HeldRings, Holding, Told
 from runtime.edges.holders import holders, kill
@@ -146,6 +147,8 @@ class Workers(Actor[LiveWorkersMessage]):
                 self._end(message, ctx)
             case KillWorker():
                 self._kill(message, ctx)
+            case FindRun():
+                self._find(message, ctx)
             case Woken() | Due():
                 self._later.act(message, ctx)
 
@@ -192,15 +195,10 @@ class Workers(Actor[LiveWorkersMessage]):
 
     def _attach(self, name: str) -> _Run | None:
         """Find the living run and watch it. Raises `_NotInstalled` when it cannot be told which one lives."""
-        if not name or name.startswith(".") or "/" in name or "\0" in name:
-            return None
         try:
-            attached = attach(self._instances / name)
+            attached = self._living(name)
             if attached is None:
                 return None
-            if attached.instance_id != name:
-                attached.close()
-                raise ShimFailed(f"its directory has the run of {attached.instance_id}")
             pidfd = attached.pidfd()
         except (ShimFailed, OSError) as failed:
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{name} cannot be reached: {failed}") from None
@@ -208,6 +206,38 @@ class Workers(Actor[LiveWorkersMessage]):
         key = run.exit_key = self._later.on(lambda ctx: self._look(run, ctx))
         self._exits.watch_stranger(attached.shim_pid, pidfd, lambda _: self._later.ring(key))
         return run
+
+    def _living(self, name: str) -> AttachedRun | None:
+        """The living run of that instance, not yet watched. Raises `ShimFailed` when it cannot be told which one is."""
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            return None
+        attached = attach(self._instances / name)
+        if attached is not None and attached.instance_id != name:
+            attached.close()
+            raise ShimFailed(f"its directory has the run of {attached.instance_id}")
+        return attached
+
+    def _find(self, question: FindRun, ctx: Context) -> None:
+        name = question.instance_id
+        run = self._runs.get(name)
+        if run is None:
+            try:
+                attached = self._living(name)
+            except ShimFailed as failed:
+                ctx.refuse(PortRefusal.INVALID_STATE, str(failed))
+                return
+            if attached is None:
+                ctx.reply(RunFound(runs=False))
+                return
+            epoch = attached.epoch
+            attached.close()
+        elif run.attached.shim_lives():
+            epoch = run.attached.epoch
+        else:
+            ctx.reply(RunFound(runs=False, detail="it has ended, its last processes have not"))
+            return
+        runs = epoch == str(question.epoch)
+        ctx.reply(RunFound(runs=runs, detail="" if runs else f"it runs in epoch {epoch}"))
 
     def _channel_for(self, order: InstallRing, run: _Run, ctx: Context) -> Channel:
         """Raises `_NotInstalled` for a ring that must not, or cannot, be handed to this run."""

@@ -14,7 +14,7 @@ from actors.actor import Actor, Context
 from messages.base import Address, Message, NodeName, Request
 from messages.control import Epoch
 from messages.edge import RingId
-from messages.edge_end import EdgeFaultCode
+from messages.edge_end import EdgeFaultCode, FindRun, RunFound
 from messages.edge_ports import (
     DropArena,
     EndStream,
@@ -193,6 +193,8 @@ class SimulatedWorkers(Actor[SimulatedWorkersMessage]):
                 self._workloads.killed.append(message.instance_id)
                 if not self._workloads.stuck:
                     self._crash(message.instance_id, ctx)
+            case FindRun():
+                ctx.reply(RunFound(runs=self._workloads.runs(message.instance_id, message.epoch)))
             case CrashWorkload():
                 self._crash(message.instance_id, ctx)
                 ctx.reply(Done())

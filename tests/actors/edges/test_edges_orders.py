@@ -6,9 +6,20 @@ import pytest
 from actors.actor import AskFailed
 from actors.edges.opening import node_number
 from messages.base import Address
+from messages.control import Epoch
 from messages.edge import DType, ObjectKind, ObjectSpec, RingDirection, RingSpec
 from messages.edge import EdgeProvisionState as State
-from messages.edge_end import BounceLink, CloseEdge, EndRefusal, EndsBeatDue, ListEnds, ProducerEstablished, WaitOver
+from messages.edge_end import (
+    BounceLink,
+    CloseEdge,
+    EndRefusal,
+    EndsBeatDue,
+    FindRun,
+    ListEnds,
+    ProducerEstablished,
+    RunFound,
+    WaitOver,
+)
 from messages.edge_end import EdgeFaultCode as Code
 from messages.edge_ports import CutLink, FormatRing, PumpFaulted, WorkerGone
 from messages.identity import node_id
@@ -219,6 +230,18 @@ def test_closing_what_is_not_here_is_answered(rig):
     rig.open(direction=EGRESS)
     assert rig.close(rig.shed, INGRESS) == Done()
     assert rig.end(rig.shed).state is State.WAITING_FOR_DRIVER
+
+
+def test_whether_an_instance_runs_is_told_and_changes_nothing(rig):
+    question = FindRun(instance_id="hostwatch@shed", epoch=Epoch(term=1, number=1))
+    rig.open(direction=EGRESS)
+    before = rig.state(rig.shed)
+    assert rig.ask(rig.shed, question) == RunFound(runs=True)
+    assert rig.ask(rig.shed, question, sender=Address("operator/cli")) == RunFound(runs=True)
+    assert refusal(rig, question, sender=Address("loft.edges/edges")) == EndRefusal.NOT_ALLOWED
+    assert rig.state(rig.shed) == before
+    rig.crash_workload(rig.shed, "hostwatch@shed")
+    assert rig.ask(rig.shed, question) == RunFound(runs=False)
 
 
 def test_a_wait_that_is_over_already_means_nothing(rig):

@@ -29,9 +29,11 @@ from messages.edge_end import (
     EndReport,
     Ends,
     EndsBeat,
+    FindRun,
     ListEnds,
     OpenEdge,
     ProducerEstablished,
+    RunFound,
 )
 from messages.edge_plan import AddEdge, EdgeLine, ListEdges, RemoveEdge
 from messages.gate import Network
@@ -112,7 +114,8 @@ class End:
 class Fabric:
     """All ends of all edges processes, and what is wrong with these. `opens`: every order carried out.
 
-    `two`: what would be two lives of one edge at once, as the promise has it.
+    `two`: what would be two lives of one edge at once, as the promise has it. `absent`: instances that do not run, with
+    what is said of it; `asked`: the runs that were asked about.
     """
 
     ends: dict[tuple[str, int, RingDirection], End] = field(default_factory=dict)
@@ -125,6 +128,8 @@ class Fabric:
     stuck: set[str] = field(default_factory=set)
     refuse: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     on_open: dict[str, Callable[[End], None]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    asked: list[FindRun] = field(default_factory=list)
 
     def live(self, name: str | None = None) -> list[End]:
         return [end for end in self.ends.values() if end.live and name in (None, end.order.name)]
@@ -136,7 +141,7 @@ class Fabric:
         self.two += [f"{name}: {sorted(ids)}" for name, ids in by_name.items() if len(ids) > 1]
 
 
-EdgesMessages = OpenEdge | CloseEdge | ProducerEstablished | ListEnds | Beat | Become
+EdgesMessages = OpenEdge | CloseEdge | ProducerEstablished | ListEnds | FindRun | Beat | Become
 
 
 class ScriptedEdges(Actor[EdgesMessages]):
@@ -175,6 +180,9 @@ class ScriptedEdges(Actor[EdgesMessages]):
             case ListEnds():
                 reports = [end.report() for end in self.mine]
                 ctx.reply(Ends(process=name, incarnation=self.incarnation, ends=reports, arena=self.arena()))
+            case FindRun(instance_id=instance):
+                fabric.asked.append(message)
+                ctx.reply(RunFound(runs=instance not in fabric.absent, detail=fabric.absent.get(instance, "")))
             case OpenEdge():
                 self.open(message, ctx)
             case CloseEdge(edge_id=edge_id, direction=direction):

@@ -14,6 +14,7 @@ from actors.edges.plan import (
     Close,
     CloseEnds,
     EndSight,
+    FindRuns,
     Forget,
     Judge,
     Listed,
@@ -120,6 +121,7 @@ situations = st.builds(
     unresolved=st.just("nobody"),
     unheard=st.sampled_from([(), ("shed.edges",)]),
     hold=st.sampled_from(["", "held"]),
+    running=st.booleans(),
     permitted=st.booleans(),
     producer=sights,
     consumer=sights,
@@ -143,11 +145,18 @@ def test_a_step_is_only_taken_when_it_may_be(seen):
             assert not seen.unheard
             assert pair == seen.pair != edge.finished
             assert edge.permitted == pair or seen.permitted, "the gate permits the pair"
+            assert seen.running, "no life for an instance that does not run"
         case Judge(pair=pair):
             assert life is None
             assert edge.permitted != pair == seen.pair
             assert not seen.permitted
             assert not seen.hold
+        case FindRuns(pair=pair):
+            assert life is None
+            assert pair == seen.pair != edge.finished
+            assert not seen.running
+            assert not seen.hold
+            assert not seen.unheard
         case OpenEnds(directions=ways):
             assert life is not None
             assert life.closing is None
@@ -217,6 +226,8 @@ class World:
                 self.ends(EndSight(ordered=False))
             case Judge():
                 self.seen = replace(seen, permitted=True)
+            case FindRuns():
+                self.seen = replace(seen, running=True)
             case StartProcesses():
                 self.seen = replace(seen, unheard=(), producer=heard(seen.producer), consumer=heard(seen.consumer))
             case OpenEnds(directions=ways):
@@ -297,7 +308,8 @@ def test_an_edges_process_is_started_again_only_after_it_was_silent_for_a_while(
     life = Life(edge_id=1, run_id=1, pair=PAIRS[0], ready=ready, closing=None)
     seen = Situation(
         edge=edge_of(life, permitted=PAIRS[0]), loaded=True, recorded=True, fresh=True, pair=PAIRS[0], unresolved="",
-        unheard=("shed.edges",), hold="", permitted=True, producer=up, consumer=replace(up, linked=False, silent_s=2.0),
+        unheard=("shed.edges",), hold="", running=True, permitted=True, producer=up,
+        consumer=replace(up, linked=False, silent_s=2.0),
     )  # fmt: skip
     assert isinstance(next_step(seen, TIMES), Wait)
     silent = replace(seen, consumer=replace(seen.consumer, silent_s=2.1))
