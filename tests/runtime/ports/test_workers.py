@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 import runtime
-from actors.actor import Actor
+from actors.actor import Actor, AskFailed
 from actors.edges.records import pack_header
 from messages.base import Address
 from messages.control import Epoch
 from messages.edge import DType, ObjectKind, ObjectSpec, RingDirection, RingLayout
-from messages.edge_end import EdgeFaultCode
+from messages.edge_end import EdgeFaultCode, FindRun, RunFound
 from messages.edge_ports import (
     EndStream,
     InstallRing,
@@ -36,8 +36,10 @@ from messages.edge_ports import (
     WorkerQuiesced,
     WorkerReport,
 )
+from messages.ports import PortRefusal
 from messages.system import ExitKind, GetState
 from runtime.edges import introduction
+from runtime.edges.holders import holders
 from runtime.edges.memory import NodeMemory
 from runtime.edges.ring import RingConsumer, RingProducer
 from runtime.kernel.envelope import Envelope, Kind, tag_of
@@ -193,7 +195,7 @@ class Node:
         """The next line that the workload writes to its fifo."""
         while b"\n" not in self._heard[name]:
             ready = select.select([self._fifos[name]], [], [], WAIT_S)[0]
-            assert ready, f"the workload is silent, heard {self._heard[name]!r}; {self.stderr(name)}"
+            assert ready, f"the workload is silent, heard {self._heard[name]!r}; {self.stderr(name)}; logged {self.logged}"
             self._heard[name] += os.read(self._fifos[name], 65536)
         line, _, self._heard[name] = self._heard[name].partition(b"\n")
         return line.decode()
@@ -437,6 +439,35 @@ def test_a_ring_for_another_epoch_is_refused_and_the_workload_undisturbed(node):
         assert (fault.code, fault.holds) == (EdgeFaultCode.WORKER_NOT_RUNNING, False)
         assert f"1.{number}" in fault.text
     node.installed()
+
+
+def find(node, name=ID, epoch=EPOCH):
+    return node.world.main.ask(WORKERS, FindRun(instance_id=name, epoch=epoch), timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_whether_a_run_lives_is_told_and_changes_nothing(node, known):
+    assert find(node) == RunFound(runs=False)
+    handle = node.start("serve(channel())")
+    if known:
+        node.installed()
+    before = node.state(), descriptors()
+    assert find(node) == RunFound(runs=True)
+    assert find(node, epoch=Epoch(term=1, number=5)) == RunFound(runs=False, detail=f"it runs in epoch {EPOCH}")
+    assert (node.state(), descriptors()) == before
+    handle.stop(0)
+    node.collect()
+    assert find(node) == RunFound(runs=False)
+
+
+def test_of_what_cannot_be_told_it_is_not_said_that_it_does_not_run(node):
+    for name in ("nobody-here", "..", ".hidden", "a/b", ""):
+        assert find(node, name) == RunFound(runs=False)
+    node.start("serve(channel())")
+    (node.instances / "other").symlink_to(node.instances / ID)
+    with pytest.raises(AskFailed) as failed:
+        find(node, "other")
+    assert (failed.value.code, ID in failed.value.reason) == (PortRefusal.INVALID_STATE, True)
 
 
 def test_a_ring_that_is_not_laid_out_so_is_refused(node):
@@ -835,6 +866,72 @@ def test_a_silent_workload_blocks_nobody_and_is_killed_when_told(node):
     node.settle()
     node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=rings[:4])
+
+
+CLINGING = {
+    "stopped before it answers": "take(channel()); tell('now'); os.kill(os.getpid(), signal.SIGSTOP)",
+    "stopped with its ring": "c = channel(); obey(c, *take(c)); tell('now'); os.kill(os.getpid(), signal.SIGSTOP)",
+    "another program": """
+        c = channel()
+        order, fds = take(c)
+        say(c, did="installed", ring=order["ring"])
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        tell("now")
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    """,
+    "a thread alone": """
+        import ctypes, threading
+        c = channel()
+        obey(c, *take(c))
+        threading.Thread(target=lambda: (tell("now"), time.sleep(1000))).start()
+        ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+    """,
+    "children that never stay": """
+        c = channel()
+        obey(c, *take(c))
+        if os.fork() == 0:
+            while True:
+                os.setsid()
+                if os.fork():
+                    os._exit(0)
+        tell("now")
+        wait()
+    """,
+    "no signal heard": """
+        c = channel()
+        obey(c, *take(c))
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        tell("now")
+        wait()
+    """,
+    "a descriptor flood": """
+        c = channel()
+        obey(c, *take(c))
+        import contextlib
+        with contextlib.suppress(OSError):
+            while True:
+                os.dup(0)
+        os.close(4)
+        tell("now")
+        wait()
+    """,
+}
+
+
+@pytest.mark.parametrize("how", CLINGING)
+def test_whatever_clings_to_a_ring_is_ended_and_only_then_the_ring_is_free(node, how):
+    node.start(CLINGING[how], grace_ms=100)
+    ring = node.install(node.ref())
+    assert node.hear() == "now"
+    node.uninstall(ring)
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    reports = [node.report()]
+    while not isinstance(reports[-1], WorkerGone):
+        reports.append(node.report())
+    assert reports.pop() == WorkerGone(instance_id=ID, ring_ids=[ring])
+    assert not [one for one in reports if isinstance(one, WorkerQuiesced) or getattr(one, "holds", True) is False]
+    assert not holders(node.memory.ring(ring).arena_fd)
 
 
 def test_a_workload_has_room_for_as_many_rings_as_it_may_have(node):
