@@ -5,8 +5,8 @@ import pytest
 from messages.base import Address
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
+from messages.edge_end import CloseEdge, ObjectsMoved, Progress
 from messages.edge_end import EdgeFaultCode as Code
-from messages.edge_end import ObjectsMoved, Progress
 from messages.edge_ports import (
     CloseStream,
     HaltPump,
@@ -482,6 +482,17 @@ def test_a_fault_while_the_actor_is_down_is_told_by_its_next_life(rig):
     rig.world.run_idle()
     assert_faulted(rig, rig.shed, Code.LINK_LOST, "meanwhile")
     assert Address("shed.edges/edge/1") not in rig.world.cells
+
+
+def test_an_end_that_stops_while_its_actor_is_down_is_told_by_the_next_life(rig):
+    waiting_for_lease(rig)
+    rig.told.clear()
+    close = CloseEdge(edge_id=1, direction=EGRESS, reason="by order")
+    rig.world.start_ask(rig.edges_of(rig.shed), close, sender=rig.planner)
+    rig.world.crash(Address("shed.edges/edge/2"))
+    rig.world.run_idle()
+    assert [report.state for report in rig.changes(rig.shed)] == [State.STOPPED]
+    assert Address("shed.edges/edge/2") not in rig.world.cells
 
 
 def test_an_actor_that_crashes_again_and_again_is_left_to_the_beats(rig):

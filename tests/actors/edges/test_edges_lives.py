@@ -89,4 +89,5 @@ def test_nothing_is_kept_of_edges_that_were(make_rig):
     found, cells = sizes(rig)
     assert (found, cells) == after_few
     assert found[rig.shed, "EndTable", "_ends"] == KEPT
+    assert found[rig.shed, "Timers", "all of it"] == 1  # the beat
     assert not [address for address in cells if "/edge/" in address]
