@@ -21,7 +21,7 @@ from messages.edge_end import (
     WaitOver,
 )
 from messages.edge_end import EdgeFaultCode as Code
-from messages.edge_ports import CutLink, FormatRing, PumpFaulted, WorkerGone
+from messages.edge_ports import CutLink, FormatRing, PumpFaulted, PumpReady, WorkerGone
 from messages.identity import node_id
 from messages.identity import node_number as number_of_key
 from messages.system import Done
@@ -223,6 +223,40 @@ def test_a_higher_run_of_an_edge_takes_the_place_of_a_lower_one(rig):
     assert "run 2" in old.fault_text
     assert rig.changes(rig.shed, edge=1)[-1].fault is Code.STALE_EPOCH
     assert rig.end(rig.shed, edge=2).state is State.WAITING_FOR_DRIVER
+
+
+def test_an_end_that_is_stopping_is_answered_as_it_is_and_holds_up_no_later_run(rig):
+    rig.ports[rig.shed].workloads.clinging.add("hostwatch@shed")
+    rig.open_both()
+    rig.close(rig.shed, EGRESS)
+    assert rig.open(direction=EGRESS).report.state is State.STOPPING
+    assert len(rig.sent(FormatRing)) == 2
+    rig.open(direction=EGRESS, run=2, edge=2)
+    old, new = rig.ends(rig.shed).ends
+    assert (old.state, old.fault) == (State.STOPPING, None)
+    assert (new.state, new.ring_id) == (State.WAITING_FOR_DRIVER, 2)
+    assert rig.ends(rig.shed).arena.active_leases == 2
+
+
+@pytest.mark.parametrize("stop_first", [True, False])
+def test_a_stop_that_meets_readiness_stops(rig, stop_first):
+    rig.ports[rig.shed].driving.silent = True
+    rig.open(direction=EGRESS)
+    rig.ports[rig.shed].driving.silent = False
+    ready = PumpReady(edge_id=1, direction=EGRESS)
+    close = CloseEdge(edge_id=1, direction=EGRESS, reason="by order")
+    edges = rig.edges_of(rig.shed)
+    if stop_first:
+        rig.world.start_ask(edges, close, sender=rig.planner)
+    rig.world.tell(edges, ready, sender=Address("shed.edges/driver"))
+    if not stop_first:
+        rig.world.start_ask(edges, close, sender=rig.planner)
+    rig.world.run_idle()
+    states = [report.state for report in rig.changes(rig.shed)]
+    assert states[-2:] == [State.STOPPING, State.STOPPED]
+    assert (State.READY in states) != stop_first
+    assert rig.state(rig.shed)["dropped"] == ({"PumpReady: stopping": 1} if stop_first else {})
+    assert rig.is_whole(rig.shed)
 
 
 def test_closing_what_is_not_here_is_answered(rig):
