@@ -58,9 +58,8 @@ class End:
 
     `port_closed`: the workload closed its port (egress), so all there is was committed. `stream_ended`: ingress: the
     producer's stream is complete in the ring. `ended`: every object has passed this end. `crash`: why it faults once
-    what the crashed producer left is drained. `pump_asked`, `pump_halted`: the driver may touch the
-    ring, and no more. `given_back`: the
-    arena has the ring again.
+    what the crashed producer left is drained. `pump_asked`, `pump_halted`: the driver may touch the ring, and no more.
+    `given_back`: the arena has the ring again.
     """
 
     order: OpenEdge
