@@ -17,13 +17,12 @@ from actors.edges.node_edges import NodeEdges
 from actors.edges.opening import Refusal, check_order
 from actors.edges.reports import driver_reported, producer_established, wait_over, worker_reported
 from actors.edges.settings import EdgeSettings, addresses_of
-from actors.edges.waits import Observation, fault_of
+from actors.edges.waits import Observation, crash_of
 from messages.base import Address, Message, NodeName
 from messages.edge import ActorAddress, NodeId, StopEdge
 from messages.edge_end import (
     BounceLink,
     CloseEdge,
-    EdgeFaultCode,
     EdgeOpened,
     EdgesControl,
     EndRefusal,
@@ -182,8 +181,7 @@ class Edges(Actor[EdgesMailbox]):
         if end is not None and end.state is not State.STOPPED:
             end.close_reason = end.close_reason or order.reason
             if end.flowing and end.crash is not None:  # the order does not hide why the end was about to fault
-                text = f"{end.crash}; closed before the far end took what it left"
-                self._edges.observe(fault_of(end, EdgeFaultCode.WORKER_CRASHED, text))
+                self._edges.observe(crash_of(end, "closed before the far end took what it left"))
             else:
                 self._edges.observe(Observation(StopEdge(edge_id=order.edge_id), order.direction))
             self._edges.settle(ctx)

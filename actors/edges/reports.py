@@ -11,7 +11,7 @@ from actors.actor import Context
 from actors.edges.ends import STREAMING, End, State, WaitKind
 from actors.edges.faults import reported_fault
 from actors.edges.node_edges import NodeEdges
-from actors.edges.waits import Observation, TeardownOverdue, fault_of, observation_after, seconds_of
+from actors.edges.waits import Observation, TeardownOverdue, crash_of, observation_after, seconds_of
 from actors.edges.worker_control import PortClosed, Told
 from messages.edge import DriverEdgeReady, PumpStopped, RingDirection
 from messages.edge_end import EdgeFaultCode, ObjectsMoved, ProducerEstablished, StreamFinished, WaitOver
@@ -146,7 +146,7 @@ def _pump_halted(edges: NodeEdges, end: End, report: PumpHalted) -> None:
 
 def _pump_faulted(edges: NodeEdges, end: End, report: PumpFaulted) -> None:
     if end.crash is not None:
-        edges.observe(fault_of(end, EdgeFaultCode.WORKER_CRASHED, f"{end.crash}; what it left is lost: {report.text}"))
+        edges.observe(crash_of(end, f"what it left is lost: {report.text}"))
         return
     assert end.ring_id is not None
     event = reported_fault(
@@ -161,7 +161,7 @@ def _stream_ended(edges: NodeEdges, end: End, ctx: Context) -> None:
         end.stream_ended = True
         edges.workers.end_stream(end.ring_id)
     elif end.crash is not None:
-        edges.observe(fault_of(end, EdgeFaultCode.WORKER_CRASHED, f"{end.crash}; what it left has arrived"))
+        edges.observe(crash_of(end, "what it left has arrived"))
     elif end.port_closed:
         _finished(edges, end, ctx)
     else:

@@ -5,7 +5,7 @@ lease          waiting_for_lease          StopEdge                        lease_
 install        waiting_for_worker_ring    RingFault(WorkerRejectedRing)   install_timeout
 driver         waiting_for_driver         StreamFault(ProtocolError)      driver_timeout
 producer       the same, ingress, until the producer is established       driver_timeout
-drain          ready, producer crashed    RingFault(WorkerCrashed)        worker_crashed
+drain          ready, producer crashed    RingFault(WorkerRejectedRing)   worker_crashed
 teardown       stopping                   nothing: the workload is killed if it holds the ring
 last_teardown  stopping                   nothing: the edges process restarts
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.edges.ends import End, State, WaitKind
-from actors.edges.faults import seed_event
+from actors.edges.faults import reported_fault, seed_event
 from actors.edges.settings import EdgeDeadlines
 from messages.edge import EdgeEvent, RingDirection
 from messages.edge_end import EdgeFaultCode
@@ -76,7 +76,7 @@ def observation_after(kind: WaitKind, end: End, seconds: float) -> Observation |
         case WaitKind.PRODUCER:
             code, what = EdgeFaultCode.DRIVER_TIMEOUT, "the producer was not established"
         case WaitKind.DRAIN:
-            code, what = EdgeFaultCode.WORKER_CRASHED, f"{end.crash}; the far end did not take what it left"
+            return crash_of(end, f"the far end did not take what it left within {seconds:g} s")
         case WaitKind.TEARDOWN | WaitKind.LAST_TEARDOWN:
             return None
     return fault_of(end, code, f"{what} within {seconds:g} s")
@@ -92,3 +92,14 @@ def fault_of(end: End, code: EdgeFaultCode, text: str) -> Observation:
         request_id=end.request_id,
     )
     return Observation(event, end.order.direction, code, text)
+
+
+def crash_of(end: End, what: str) -> Observation:
+    """The fault of an end that drained, or did not: its producer's crash, and `what` became of what that left.
+
+    It proves nothing of the ring: a producer whose channel is lost may live. Worker control knows, and tells.
+    """
+    assert end.ring_id is not None
+    code, direction = EdgeFaultCode.WORKER_CRASHED, end.order.direction
+    event = reported_fault(code, edge_id=end.order.edge_id, direction=direction, ring_id=end.ring_id, streaming=True)
+    return Observation(event, direction, code, f"{end.crash}; {what}")

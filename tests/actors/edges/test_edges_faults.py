@@ -2,9 +2,10 @@
 
 import pytest
 
+from actors.edges.establisher import EdgeEstablisher
 from messages.base import Address
 from messages.edge import EdgeProvisionState as State
-from messages.edge import RingDirection
+from messages.edge import RingDirection, RingFault, RingFaultReason
 from messages.edge_end import CloseEdge, ObjectsMoved, Progress
 from messages.edge_end import EdgeFaultCode as Code
 from messages.edge_ports import (
@@ -303,6 +304,22 @@ def test_a_channel_that_is_lost_while_the_port_is_open_ends_the_stream_as_a_cras
     rig.fault_ring(rig.shed, "hostwatch@shed", "out", Code.WORKER_CRASHED)
     rig.world.advance(1)
     assert_faulted(rig, rig.shed, Code.WORKER_CRASHED, "the test said so; what it left has arrived")
+
+
+def test_a_workload_whose_channel_is_lost_has_its_ring_until_it_lets_go_or_is_gone(rig, monkeypatch):
+    observed, observe = [], EdgeEstablisher.observe
+    spy = lambda self, *args: observed.append(args[0]) or observe(self, *args)  # noqa: E731
+    monkeypatch.setattr(EdgeEstablisher, "observe", spy)
+    rig.ports[rig.shed].workloads.clinging.add("hostwatch@shed")
+    rig.open_both()
+    rig.fault_ring(rig.shed, "hostwatch@shed", "out", Code.WORKER_CRASHED)
+    rig.world.advance(1)
+    assert (rig.end(rig.shed).state, rig.end(rig.shed).fault) == (State.STOPPING, Code.WORKER_CRASHED)
+    assert rig.ends(rig.shed).arena.active_leases == 1
+    [reason] = [event.reason for event in observed if isinstance(event, RingFault)]
+    assert reason is RingFaultReason.WORKER_REJECTED_RING  # a crash would be proof that the worker touches nothing
+    rig.crash_workload(rig.shed, "hostwatch@shed")
+    assert_faulted(rig, rig.shed, Code.WORKER_CRASHED)
 
 
 @pytest.mark.parametrize("side", [EGRESS, INGRESS])
