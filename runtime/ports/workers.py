@@ -292,12 +292,8 @@ class Workers(Actor[LiveWorkersMessage]):
 
     def _kill(self, order: KillWorker, ctx: Context) -> None:
         name = order.instance_id
-        try:
-            run = self._runs.get(name) or self._attach(name)
-        except _NotInstalled as failed:
-            ctx.log("error", "a workload cannot be killed", instance=name, reason=failed.text)
-            return
-        if run is None:
+        run = self._runs.get(name)
+        if run is None:  # who held the ring is gone, and that was told; its next run has nothing of it
             ctx.tell(_owner(ctx), WorkerGone(instance_id=name, ring_ids=[]))
             return
         ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)

@@ -54,7 +54,7 @@ from runtime.shim.client import LaunchSpec, ShimFailed, ShimHandle
 ROOT = Path(runtime.__file__).parent.parent
 PYTHON = os.path.realpath(sys.executable)
 WORKERS, EDGES = Address("shed.edges/workers"), Address("shed.edges/edges")
-ID = "cam-0011aabb-n-0123456789abcdef"
+ID = f"cam-0011aabb-n-{os.getpid():016x}"  # the sweep ends whoever bears it, also of another run of these tests
 EPOCH = Epoch(term=1, number=4)
 ARENA_BYTES, CAPACITY, RING_BYTES = 1 << 24, 8064, 8192
 WAIT_S = 10
@@ -195,7 +195,7 @@ class Node:
         """The next line that the workload writes to its fifo."""
         while b"\n" not in self._heard[name]:
             ready = select.select([self._fifos[name]], [], [], WAIT_S)[0]
-            assert ready, f"the workload is silent, heard {self._heard[name]!r}; {self.stderr(name)}; logged {self.logged}"
+            assert ready, (self._heard[name], self.stderr(name), self.logged, "the workload is silent")
             self._heard[name] += os.read(self._fifos[name], 65536)
         line, _, self._heard[name] = self._heard[name].partition(b"\n")
         return line.decode()
@@ -452,8 +452,11 @@ def test_whether_a_run_lives_is_told_and_changes_nothing(node, known):
     if known:
         node.installed()
     before = node.state(), descriptors()
-    assert find(node) == RunFound(runs=True)
-    assert find(node, epoch=Epoch(term=1, number=5)) == RunFound(runs=False, detail=f"it runs in epoch {EPOCH}")
+    told = find(node)
+    assert (told.runs, bool(told.run)) == (True, True)
+    assert find(node, epoch=Epoch(term=1, number=5)) == RunFound(
+        runs=False, run=told.run, detail=f"it runs in epoch {EPOCH}"
+    )
     assert (node.state(), descriptors()) == before
     handle.stop(0)
     node.collect()
@@ -971,6 +974,16 @@ def test_a_silent_shim_is_killed_when_its_workload_must_end(node, monkeypatch):
     node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
     assert not alive(handle.pid)
+
+
+def test_a_run_that_was_given_no_ring_is_not_killed(node):
+    """The order was about its predecessor, which is gone."""
+    handle = node.start("tell('here'); serve(channel())")
+    assert node.hear() == "here"
+    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[])
+    node.installed()
+    assert alive(handle.pid)
 
 
 def test_killing_what_does_not_run_is_answered(node):
