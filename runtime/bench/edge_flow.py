@@ -13,6 +13,7 @@ import signal
 import time
 from struct import Struct
 
+from actors.edges.records import HEADER_BYTES
 from runtime.workload import BEGIN_SEQUENCE, END_OF_SEQUENCE, InputPort, OutputPort, Ports, PortTimeout
 
 STAMP = Struct("<Q")
@@ -36,8 +37,26 @@ def pour(port: OutputPort, size: int, seconds: float) -> None:
     port.send(data, flags=END_OF_SEQUENCE)
 
 
+def fill(port: OutputPort, size: int, seconds: float) -> None:
+    """Objects that are made in the ring itself, so that nothing is copied here: each is stamped, and no more.
+
+    With their headers they are as large as `size`, which divides the ring: none wraps at its end.
+    """
+    count = BATCH if size < BATCHED_BELOW else 1
+    size -= HEADER_BYTES
+    port.send(bytes(size), flags=BEGIN_SEQUENCE)
+    until = time.monotonic() + seconds
+    while (now := time.monotonic()) < until:
+        with port.batch():
+            for _ in range(count):
+                with port.reserve(size) as view:
+                    STAMP.pack_into(view, 0, int(now))
+    port.send(bytes(size), flags=END_OF_SEQUENCE)
+
+
 def drip(port: OutputPort, seconds: float) -> None:
     """Objects at a low rate, each with the time it was sent at."""
+    port.wait_connected()
     until = time.monotonic() + seconds
     flags = BEGIN_SEQUENCE
     while time.monotonic() < until:
@@ -102,11 +121,13 @@ def main() -> None:
         drip(ports.output("latency"), options.seconds)  # first, while nothing else is under way
         for size in sizes:
             pour(ports.output(f"s{size}"), size, options.seconds)
+            fill(ports.output(f"r{size}"), size, options.seconds)
         press(ports.output("stall"), FAN_OBJECT, 2 * options.seconds)
     elif sizes:
         say("latency", latencies(ports.input("latency")))
         for size in sizes:
-            say(f"s{size}", drain(ports.input(f"s{size}")))
+            for how in "sr":
+                say(f"{how}{size}", drain(ports.input(f"{how}{size}")))
         say("stall", drain(ports.input("stall"), STALL_PERIOD_S))
     elif options.role == "fan":
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -40,7 +40,7 @@ from runtime.packages.directory import pack, sign
 from runtime.scenario.observer import Observer
 
 KIB, MIB = 1024, 1024 * 1024
-RINGS = {4 * KIB: MIB, 64 * KIB: 4 * MIB, MIB: 8 * MIB, 16 * MIB: 40 * MIB}
+RINGS = {4 * KIB: MIB, 64 * KIB: 4 * MIB, MIB: 8 * MIB, 16 * MIB: 48 * MIB}
 """Size of the objects, and of the rings at both ends of their edge."""
 
 SECONDS = 0.6
@@ -82,15 +82,22 @@ binaries = {{ noarch = "flow.py" }}
 
 @dataclass(frozen=True)
 class Flow:
-    """Objects of one size on one path. Medians over the rounds; `share` of the limit that was measured beside it."""
+    """Objects of one size on one path. Medians over the rounds; shares of the limit that was measured beside them.
+
+    `objects_per_s`, `bytes_per_s`, `share`: the source copies each object into its ring (`send`); `made_*`: it makes
+    it there (`reserve`), 40 bytes smaller so that none wraps, and the edge alone is at work.
+    """
 
     path: str
     object_bytes: int
     ring_bytes: int
     objects_per_s: float
     bytes_per_s: float
-    limit_bytes_per_s: float
     share: float
+    made_objects_per_s: float
+    made_bytes_per_s: float
+    made_share: float
+    limit_bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -240,18 +247,29 @@ def _measure(
     stage: Stage, path: str, found: EdgesFigures, *, rounds: int, seconds: float, sizes: Sequence[int]
 ) -> None:
     limits: dict[int, list[float]] = {size: [] for size in sizes}
-    flows: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    rates: dict[str, list[float]] = {f"{how}{size}": [] for how in "sr" for size in sizes}
     for _ in range(rounds):
         for size in sizes:
             limits[size].append(_limit(path, size, seconds))
         said, bounded = _once(stage, path, sizes, seconds)
-        for size in sizes:
-            flows[size].append(said[f"s{size}"])
+        for port, measured in rates.items():
+            measured.append(said[port]["objects"] / said[port]["seconds"])
     for size in sizes:
-        objects = statistics.median(one["objects"] / one["seconds"] for one in flows[size])
         limit = statistics.median(limits[size])
+        sent, made = (statistics.median(rates[f"{how}{size}"]) for how in "sr")
         found.flows.append(
-            Flow(path, size, RINGS[size], objects, objects * size, limit, objects * (size + HEADER_BYTES) / limit)
+            Flow(
+                path,
+                size,
+                RINGS[size],
+                objects_per_s=sent,
+                bytes_per_s=sent * size,
+                share=sent * (size + HEADER_BYTES) / limit,
+                made_objects_per_s=made,
+                made_bytes_per_s=made * size,
+                made_share=made * size / limit,
+                limit_bytes_per_s=limit,
+            )
         )
     found.latencies.append(Latency(path, said["latency"]["p50_us"], said["latency"]["p99_us"]))
     found.bounded.append(bounded)
@@ -270,7 +288,7 @@ def _once(stage: Stage, path: str, sizes: Sequence[int], seconds: float) -> tupl
     there = "shed" if path == "one node" else "attic"
     sink = stage.place("sink", "shed", "sink", sizes)
     before = stage.memory_bytes()
-    joined = [(f"s{size}", size, RINGS[size]) for size in sizes]
+    joined = [(f"{how}{size}", size, RINGS[size]) for how in "sr" for size in sizes]
     joined += [("latency", LATENCY, 64 * KIB), ("stall", STALL, MIB)]
     edges = [stage.add(f"source.{port}", f"sink.{port}", size, ring) for port, size, ring in joined]
     source = stage.place("source", there, "source", sizes, seconds)
@@ -280,7 +298,7 @@ def _once(stage: Stage, path: str, sizes: Sequence[int], seconds: float) -> tupl
         nonlocal most, grown
         time.sleep(LOOK_S)  # looking takes processor time from what is measured
         said = stage.said(sink)
-        if f"s{sizes[-1]}" in said and "stall" not in said:
+        if f"r{sizes[-1]}" in said and "stall" not in said:
             line = next(line for line in stage.edges() if ".stall " in line.name)
             most = max(most, sum(end.progress.in_flight_bytes for end in (line.producer, line.consumer) if end))
             grown = max(grown, stage.memory_bytes() - before)

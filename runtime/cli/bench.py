@@ -173,7 +173,7 @@ def edges(as_json: JsonOption = False) -> None:
         print_document(asdict(measured))
         return
     print_table(
-        ("", "object", "ring", "objects/s", "MB/s", "limit MB/s", "of limit"),
+        ("", "object", "ring", "sent/s", "MB/s", "of limit", "made in place/s", "MB/s", "of limit", "limit MB/s"),
         [
             (
                 flow.path,
@@ -181,8 +181,11 @@ def edges(as_json: JsonOption = False) -> None:
                 size_text(flow.ring_bytes),
                 f"{flow.objects_per_s:,.0f}",
                 f"{flow.bytes_per_s / 1e6:,.0f}",
-                f"{flow.limit_bytes_per_s / 1e6:,.0f}",
                 f"{flow.share:.0%}",
+                f"{flow.made_objects_per_s:,.0f}",
+                f"{flow.made_bytes_per_s / 1e6:,.0f}",
+                f"{flow.made_share:.0%}",
+                f"{flow.limit_bytes_per_s / 1e6:,.0f}",
             )
             for flow in measured.flows
         ],
