@@ -14,6 +14,7 @@ from runtime.cli.sizes import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from messages.edge_end import EndReport, Progress
     from messages.edge_plan import EdgeLine, EdgeLines, EdgeNode
@@ -23,21 +24,43 @@ COLUMNS = (
 )  # fmt: skip
 ARENAS = ("arena", "state", "ends", "used", "free", "of", "leases", "waiting", "failures")
 _NONE = "no edges: sennit edge add SOURCE TARGET"
+_AWAITED = {
+    "waiting_for_lease": "waits for ring memory",
+    "waiting_for_worker_ring": "waits for the workload to take its ring",
+    "waiting_for_driver": "waits for the other end",
+}
 
 
 def sentence(line: EdgeLine) -> str:
     """What became of an order: the edge, its state, its sizes."""
     why = remarks(line)
+    state = line.phase.value if why or line.lives else "added"  # and not looked at yet
     return (
-        f"{line.name}: {line.phase.value}{f' ({why})' if why else ''}, objects of at most "
+        f"{line.name}: {state}{f' ({why})' if why else ''}, objects of at most "
         f"{size_text(line.max_extent_bytes)}, {size_text(line.ring_bytes)} of memory at each end"
     )
 
 
 def remarks(line: EdgeLine) -> str:
-    """Why it waits, and what ended the newest of its lives that faulted."""
-    last = [] if line.fault is None else [f"last fault {line.fault.value}: {line.fault_text}".removesuffix(": ")]
-    return "; ".join([line.reason, *last] if line.reason else last)
+    """Why it waits or is not ready yet, and what ended the newest of its lives that faulted."""
+    why, last = line.reason or _awaited(line), _last_fault(line)
+    if line.fault_text and line.fault_text in why:
+        return why.replace(line.fault_text, last, 1)
+    return "; ".join(part for part in (why, last and f"last fault {last}") if part)
+
+
+def _last_fault(line: EdgeLine) -> str:
+    """`code: text`, as far as there are."""
+    return ": ".join(part for part in (line.fault and line.fault.value, line.fault_text) if part)
+
+
+def _awaited(line: EdgeLine) -> str:
+    """What the ends of a life that opens wait for, and where."""
+    found: dict[str, list[str]] = {}
+    for end, node in ((line.producer, line.producer_node), (line.consumer, line.consumer_node)):
+        if line.phase.value == "opening" and end is not None and end.state.value in _AWAITED:
+            found.setdefault(_AWAITED[end.state.value], []).append(node or "-")
+    return "; ".join(f"{what} on {' and '.join(dict.fromkeys(nodes))}" for what, nodes in found.items())
 
 
 def phases(edges: Sequence[EdgeLine]) -> str:
@@ -93,12 +116,12 @@ def edge_facts(line: EdgeLine) -> list[tuple[str, object]]:
     return [
         ("edge", line.name),
         ("state", line.phase.value),
-        ("reason", line.reason),
+        ("reason", line.reason or _awaited(line) or None),
         ("epoch", line.run_id),
         ("edge id", line.edge_id),
         ("lives", line.lives),
         ("faults", line.faults),
-        ("last fault", None if line.fault is None else f"{line.fault.value}: {line.fault_text}"),
+        ("last fault", _last_fault(line) or None),
         ("nodes", f"{line.producer_node or '-'} > {line.consumer_node or '-'}"),
         ("largest object", size_text(line.max_extent_bytes)),
         ("ring", f"{size_text(line.ring_bytes)} at each end"),
@@ -121,7 +144,7 @@ def print_edges(lines: EdgeLines) -> None:
         from rich.console import Console, Group
 
         console = Console(highlight=False)
-        console.print(Group(*_edges(lines, len(lines.edges) * 2 + len(lines.nodes) + 6, console.width, fold=True)))
+        console.print(Group(*_edges(lines, len(lines.edges) * 2 + len(lines.nodes) + 6, console, fold=True)))
         return
     if not lines.edges:
         print(_NONE)
@@ -134,8 +157,9 @@ def print_edges(lines: EdgeLines) -> None:
 
 def print_edge(line: EdgeLine, nodes: Sequence[EdgeNode]) -> None:
     print_facts(edge_facts(line))
-    print()
-    print_table(("end", "producer", "consumer"), end_rows(line, nodes))
+    if rows := end_rows(line, nodes):
+        print()
+        print_table(("end", "producer", "consumer"), rows)
 
 
 def draw_edges(cluster: str, lines: EdgeLines, silence: str, console: Console) -> RenderableType:
@@ -144,29 +168,38 @@ def draw_edges(cluster: str, lines: EdgeLines, silence: str, console: Console) -
 
     total = sum(line.consumer.progress.bytes_per_s for line in lines.edges if line.consumer is not None)
     summary = silence or f"edges: {phases(lines.edges)}; {size_text(total)}/s"
-    return Group(title(cluster, summary), *_edges(lines, console.height - 1, console.width))
+    return Group(title(cluster, summary), *_edges(lines, console.height - 1, console))
 
 
-def _edges(lines: EdgeLines, room: int, width: int, *, fold: bool = False) -> list[RenderableType]:
+def _edges(lines: EdgeLines, room: int, console: Console, *, fold: bool = False) -> list[RenderableType]:
     """Edges, then arenas, then why edges wait or faulted, in at most `room` lines; `fold`: the last in more."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
     if lines.edges:
         shown = max(1, min(len(lines.edges), room - 1))
-        parts.append(fitted(Section(COLUMNS, [edge_row(line) for line in lines.edges]), shown, width))
+        parts.append(fitted(Section(COLUMNS, [edge_row(line) for line in lines.edges]), shown, console.width))
         room -= shown + 1
     else:
         parts.append(Text(_NONE, no_wrap=True, overflow="ellipsis"))
         room -= 1
     if lines.nodes and room >= 3:
         shown = min(len(lines.nodes), room - 2)
-        parts += [Text(""), fitted(Section(ARENAS, [arena_row(node) for node in lines.nodes]), shown, width)]
+        parts += [Text(""), fitted(Section(ARENAS, [arena_row(node) for node in lines.nodes]), shown, console.width)]
         room -= shown + 2
     told = [(line.name, remarks(line)) for line in lines.edges if remarks(line)]
     if told and room >= 2:
-        parts += [Text(""), *(one_line(name, text, "yellow", fold=fold) for name, text in told[: room - 1])]
+        rows = [(name, text, "yellow") for name, text in told[: room - 1]]
+        parts += [Text(""), *_lines(rows, len(told) * 100 if fold else room - 1, console)[0]]
     return parts
+
+
+def _lines(rows: Sequence[tuple[str, str, str]], room: int, console: Console) -> tuple[list[Text], int]:
+    """Headings with what is told and its style, whole if that takes at most `room` lines, else each cut to one; and how
+    many lines they take."""
+    folded = [one_line(*row, fold=True) for row in rows]
+    height = sum(len(line.wrap(console, console.width)) for line in folded)
+    return (folded, height) if height <= room else ([one_line(*row) for row in rows], len(rows))
 
 
 def draw_edge(
@@ -180,10 +213,12 @@ def draw_edge(
     facts = [(name, value) for name, value in edge_facts(line)[2:] if value not in (None, "")]
     room = console.height - 1
     first = facts[: max(1, min(len(facts), room - 6))]
-    parts += [one_line(name.ljust(14), str(value), "yellow" if "fault" in name else "") for name, value in first]
-    room -= len(first) + 2
-    if room >= 1:
-        ends = Section(("end", "producer", "consumer"), end_rows(line, nodes, ids=False))
+    rows = [(name.ljust(14), str(value), "yellow" if "fault" in name else "") for name, value in first]
+    told, height = _lines(rows, room - 6, console)
+    parts += told
+    room -= height + 2
+    ends = Section(("end", "producer", "consumer"), end_rows(line, nodes, ids=False))
+    if room >= 1 and ends.rows:
         parts += [Text(""), fitted(ends, min(room, len(ends.rows)), console.width)]
     return Group(*parts)
 

@@ -31,7 +31,7 @@ from messages.edge_end import ArenaSample, EdgeFaultCode, EndReport, Progress
 from messages.edge_plan import AddEdge, EdgeAdded, EdgeLine, EdgeLines, EdgeNode, EdgePhase, ListEdges, RemoveEdge
 from messages.system import AskFailure, Done
 from runtime.cli import edge as verb
-from runtime.cli.edge_view import draw_edge, draw_edges, phases
+from runtime.cli.edge_view import draw_edge, draw_edges, phases, remarks, sentence
 from runtime.cli.output import ExitCode, Failed
 from runtime.cli.sizes import parse_size, size_text
 
@@ -268,7 +268,61 @@ def test_one_edge_is_told_whole(sennit, planner) -> None:
 def test_an_edge_that_never_lived_is_told_too(sennit, planner) -> None:
     out = sennit("edge", "show", "hostwatch.out", "sink@loft.in").out
     assert "no running instance of sink" in out
-    assert "END  PRODUCER  CONSUMER" in out
+    assert "PRODUCER" not in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, ""),
+        ({"reason": "no instance of b is placed"}, "no instance of b is placed"),
+        ({"fault": EdgeFaultCode.LINK_LOST, "fault_text": "silence"}, "last fault link_lost: silence"),
+        ({"fault": EdgeFaultCode.LINK_LOST, "fault_text": ""}, "last fault link_lost"),
+        ({"fault_text": "not ready in time"}, "last fault not ready in time"),
+        (
+            {"reason": "no instance of b is placed", "fault": EdgeFaultCode.LINK_LOST, "fault_text": "silence"},
+            "no instance of b is placed; last fault link_lost: silence",
+        ),
+        (
+            {"reason": "its last life faulted: silence", "fault": EdgeFaultCode.LINK_LOST, "fault_text": "silence"},
+            "its last life faulted: link_lost: silence",
+        ),
+    ],
+)
+def test_a_remark_tells_each_reason_once(fields, told) -> None:
+    assert remarks(waiting(**{"reason": "", **fields})) == told
+
+
+@pytest.mark.parametrize(
+    ("producer", "consumer", "told"),
+    [
+        ("waiting_for_lease", "waiting_for_lease", "waits for ring memory on attic and shed"),
+        ("waiting_for_lease", "ready", "waits for ring memory on attic"),
+        (
+            "waiting_for_driver", "waiting_for_worker_ring",
+            "waits for the other end on attic; waits for the workload to take its ring on shed",
+        ),
+        ("ready", "ready", ""),
+    ],
+)  # fmt: skip
+def test_an_edge_that_opens_says_what_it_waits_for(sennit, planner, producer, consumer, told) -> None:
+    def at(end: EndReport | None, state: str) -> EndReport:
+        assert end is not None
+        return msgspec.structs.replace(end, state=EdgeProvisionState(state))
+
+    line = ready(phase=EdgePhase.OPENING, fault=None, fault_text="")
+    planner.edges = [
+        msgspec.structs.replace(line, producer=at(line.producer, producer), consumer=at(line.consumer, consumer))
+    ]
+    assert remarks(planner.edges[0]) == told
+    assert remarks(msgspec.structs.replace(planner.edges[0], phase=EdgePhase.CLOSING)) == ""
+    assert f"reason          {told or '-'}\n" in sennit("edge", "show", "41").out
+
+
+def test_what_was_just_added_is_not_said_to_wait_for_nothing(sennit, planner) -> None:
+    line = waiting("a.out -> b.in", reason="")
+    assert sentence(line).startswith("a.out -> b.in: added, objects of at most 4.0 KiB")
+    assert sentence(msgspec.structs.replace(line, lives=1)).startswith("a.out -> b.in: waiting, ")
 
 
 def test_without_edges_the_list_says_how_to_add_one(sennit, planner) -> None:
@@ -378,6 +432,23 @@ def test_80_columns_show_what_flows_and_why_not() -> None:
     for told in ("EDGE", "STATE", "RATE", "OBJECTS", "1 waiting, 1 ready; 1.2 MiB/s", "no running instance of sink"):
         assert told in text
     assert "last fault worker_crashed: no process of" in text
+
+
+LONG = "the gate does not permit workload.edge: " + " ".join(f"word{number}" for number in range(30)) + " THE END"
+
+
+@pytest.mark.parametrize(("height", "whole"), [(40, True), (10, False)])
+def test_a_long_reason_is_whole_where_the_screen_has_room(height, whole) -> None:
+    line = waiting(reason=LONG)
+    lines = EdgeLines(edges=[line], nodes=[])
+    for draw in (
+        lambda console: draw_edges("reef", lines, "", console),
+        lambda console: draw_edge("reef", line, [], "", console),
+    ):
+        screen = drawn(draw, 40, height)
+        assert len(screen) <= height
+        assert max(map(len, screen)) <= 40
+        assert ("THE END" in " ".join(" ".join(screen).split())) == whole
 
 
 def test_a_silent_controller_is_told_above_what_was_known() -> None:
