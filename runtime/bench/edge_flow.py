@@ -18,7 +18,9 @@ from runtime.workload import BEGIN_SEQUENCE, END_OF_SEQUENCE, InputPort, OutputP
 
 STAMP = Struct("<Q")
 LATENCY_PERIOD_S = 0.004
-STALL_PERIOD_S = 0.02
+STALL_S, STALL_PERIOD_S = 2.5, 0.02
+"""Ends tell once a second what waits in their rings."""
+
 BATCH = 64
 BATCHED_BELOW = 256 * 1024
 FAN_OBJECT = 65_536
@@ -89,7 +91,7 @@ def drain(port: InputPort, period_s: float = 0.0) -> dict[str, float]:
         size += len(record.payload)
         if record.flags & END_OF_SEQUENCE:
             break
-        if period_s and now - began < 2.0:
+        if period_s and now - began < STALL_S:
             time.sleep(period_s)
     return {"objects": objects, "bytes": size, "seconds": time.monotonic() - began}
 
@@ -122,7 +124,7 @@ def main() -> None:
         for size in sizes:
             pour(ports.output(f"s{size}"), size, options.seconds)
             fill(ports.output(f"r{size}"), size, options.seconds)
-        press(ports.output("stall"), FAN_OBJECT, 2 * options.seconds)
+        press(ports.output("stall"), FAN_OBJECT, STALL_S)
     elif sizes:
         say("latency", latencies(ports.input("latency")))
         for size in sizes:
