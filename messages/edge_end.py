@@ -193,9 +193,13 @@ class ListEnds(Request[Ends], frozen=True, kw_only=True):
 
 
 class RunFound(Message, frozen=True, kw_only=True):
-    """Whether the instance runs at that epoch; `detail` says more where there is more than that it does not."""
+    """Whether the instance runs at that epoch; `detail` says more where there is more than that it does not.
+
+    `run`: tells its runs apart, each from its start to its end.
+    """
 
     runs: bool
+    run: str = ""
     detail: str = ""
 
 

@@ -25,6 +25,8 @@ CONSEQUENCES = frozenset(
 )
 """Faults that one end has when the other fails: if that one tells why, its reason is shown."""
 
+ALL_ARRIVED = "its producer closed the port and all has arrived"
+
 OTHER = {RingDirection.EGRESS: RingDirection.INGRESS, RingDirection.INGRESS: RingDirection.EGRESS}
 
 
@@ -160,7 +162,7 @@ class StartProcesses:
 
 @dataclass(frozen=True, slots=True)
 class FindRuns:
-    """Ask whether both instances run: nothing is begun for one that does not."""
+    """Ask whether both instances run: nothing is begun for one that does not, nor for a producer that has finished."""
 
     pair: Pair
 
@@ -244,13 +246,12 @@ def _without_life(seen: Situation) -> Step:
         return Wait(EdgePhase.WAITING, "the placement control plane has not told what is placed")
     if pair is None:
         return Wait(EdgePhase.WAITING, seen.unresolved)
-    if edge.finished == pair:
-        return Wait(EdgePhase.FINISHED, "its producer closed the port and all has arrived")
+    finished = edge.finished == pair
     if seen.hold:
-        return Wait(EdgePhase.WAITING, seen.hold)
+        return Wait(EdgePhase.FINISHED, ALL_ARRIVED) if finished else Wait(EdgePhase.WAITING, seen.hold)
     if seen.unheard:
         return StartProcesses(seen.unheard)
-    if not seen.running:
+    if finished or not seen.running:
         return FindRuns(pair)
     if edge.permitted != pair and not seen.permitted:
         return Judge(pair)
@@ -289,7 +290,7 @@ def _close(seen: Situation, life: Life, times: PlanTimes) -> Close | None:
     if seen.edge.removing:
         return Close(Closing.REMOVED, "removed by order")
     if seen.producer.ended and seen.consumer.ended:
-        return Close(Closing.FINISHED, "its producer closed the port and all has arrived")
+        return Close(Closing.FINISHED, ALL_ARRIVED)
     if seen.loaded:
         for direction in RingDirection:
             end, party = seen.end(direction), party_of(life.pair, direction)

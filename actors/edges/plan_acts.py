@@ -6,6 +6,8 @@ given up, and no wait is without a deadline.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from actors.actor import AskFailed, Context
@@ -215,7 +217,8 @@ class PlanActs:
             self._hold(ctx, work, f"the chain has not taken {len(core.state.owed)} records of what happened before")
             return
         edge = self._edge(work)
-        life = core.state.next_life(edge, pair)
+        assert work.running is not None
+        life = core.state.next_life(edge, pair, work.running.producer_run)
         key = core.owe_life(edge, life, OPENING, number=edge.lives + 1)
         core.state.edges[work.name] = msgspec.structs.replace(
             edge,
@@ -225,6 +228,7 @@ class PlanActs:
             permitted=pair,
             permit_key=edge.permit_key if edge.permitted == pair else key,
             finished=None,
+            finished_run="",
         )
         work.life, work.running = LifeView.begun(), None
         try:
@@ -239,6 +243,7 @@ class PlanActs:
                 permitted=edge.permitted,
                 permit_key=edge.permit_key,
                 finished=edge.finished,
+                finished_run=edge.finished_run,
             )
             work.life = None
             self._hold(ctx, work, refused.reason)
@@ -350,8 +355,10 @@ class PlanActs:
             work.strikes, work.hold = 0, None
         assert life.closing is not None
         core.owe_life(edge, life, "closed", why=life.closing.value, text=life.reason)
-        finished = life.pair if life.closing is Closing.FINISHED else None
-        core.state.edges[work.name] = msgspec.structs.replace(edge, life=None, finished=finished)
+        ended: dict[str, Any] = {}
+        if life.closing is Closing.FINISHED:
+            ended = {"finished": life.pair, "finished_run": life.producer_run}
+        core.state.edges[work.name] = msgspec.structs.replace(edge, life=None, **ended)
         work.life = None
         await core.save_quietly(ctx)
         ctx.run(self._pay(ctx))
@@ -423,7 +430,7 @@ def _phase_during(edge: DesiredEdge) -> EdgePhase:
     if edge.removing:
         return EdgePhase.STOPPING
     if edge.life is None:
-        return EdgePhase.WAITING
+        return EdgePhase.WAITING if edge.finished is None else EdgePhase.FINISHED
     if edge.life.closing is not None:
         return EdgePhase.CLOSING
     return EdgePhase.READY if edge.life.ready else EdgePhase.OPENING

@@ -45,11 +45,15 @@ class Closing(StrEnum):
 
 
 class Life(Record, frozen=True):
-    """One life of an edge. `ready`: it was once; `closing` with `reason`: it is being torn down."""
+    """One life of an edge. `ready`: it was once; `closing` with `reason`: it is being torn down.
+
+    `producer_run`: which run of the producer it began with.
+    """
 
     edge_id: EdgeId
     run_id: RunId
     pair: Pair
+    producer_run: str = ""
     ready: bool = False
     closing: Closing | None = None
     reason: str = ""
@@ -59,7 +63,7 @@ class DesiredEdge(Record, frozen=True):
     """An edge that shall be. `run_id`: the last epoch given; `fault*`: of the newest life that faulted.
 
     `permitted`: the pair that the gate permitted, told by the record `permit_key`; `finished`: the pair whose stream
-    ended; `removing`: it shall end. `since_ms`: Unix milliseconds.
+    ended, in the run `finished_run` of its producer; `removing`: it shall end. `since_ms`: Unix milliseconds.
     """
 
     source: str
@@ -75,6 +79,7 @@ class DesiredEdge(Record, frozen=True):
     permitted: Pair | None = None
     permit_key: str = ""
     finished: Pair | None = None
+    finished_run: str = ""
     life: Life | None = None
     removing: bool = False
 
@@ -106,12 +111,14 @@ class PlanState:
         self.edges: dict[str, DesiredEdge] = {}
         self.owed: dict[str, Owed] = {}
 
-    def next_life(self, edge: DesiredEdge, pair: Pair) -> Life:
+    def next_life(self, edge: DesiredEdge, pair: Pair, producer_run: str) -> Life:
         """A life of that edge with an edge id never given before and the next epoch. Not yet the edge's."""
         if self.last_edge_id >= U64_MAX or edge.run_id >= U64_MAX:
             raise OverflowError("every edge id was given")
         self.last_edge_id += 1
-        return Life(edge_id=EdgeId(self.last_edge_id), run_id=RunId(edge.run_id + 1), pair=pair)
+        return Life(
+            edge_id=EdgeId(self.last_edge_id), run_id=RunId(edge.run_id + 1), pair=pair, producer_run=producer_run
+        )
 
     def forget(self, name: str) -> None:
         """The edge shall be no more; if it comes back, its epochs go on."""

@@ -129,7 +129,7 @@ class LifeView:
 @dataclass(slots=True)
 class Hold:
     """Nothing more is tried before `until`. `pair`: it concerns that pair alone; `denied`: by the gate; `process`: one
-    is waited for; `absent`: an instance is, to run."""
+    is waited for; `absent`: an instance is, to run, unless it is the run `unless`."""
 
     until: float
     reason: str
@@ -137,12 +137,21 @@ class Hold:
     denied: bool = False
     process: bool = False
     absent: RunKey | None = None
+    unless: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPair:
+    """Both instances of `pair` run, as was told at `at`; `producer_run`: which run of the producer it is."""
+
+    pair: Pair
+    producer_run: str
+    at: float
 
 
 @dataclass(slots=True)
 class EdgeWork:
-    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted; `running`: the pair
-    whose instances both run, and when that was told."""
+    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted."""
 
     name: str
     source: PortName
@@ -151,7 +160,7 @@ class EdgeWork:
     life: LifeView | None = None
     hold: Hold | None = None
     granted: Pair | None = None
-    running: tuple[Pair, float] | None = None
+    running: RunningPair | None = None
     strikes: int = 0
     phase: EdgePhase = EdgePhase.WAITING
     reason: str = ""
@@ -192,7 +201,7 @@ def party(row: PlacedInstance, port: str) -> EdgeParty:
 
 
 def _runs(work: EdgeWork, pair: Pair | None, now: float) -> bool:
-    return work.running is not None and work.running[0] == pair and now - work.running[1] <= RUNNING_S
+    return work.running is not None and work.running.pair == pair and now - work.running.at <= RUNNING_S
 
 
 class PlanView:

@@ -229,15 +229,14 @@ class Workers(Actor[LiveWorkersMessage]):
             if attached is None:
                 ctx.reply(RunFound(runs=False))
                 return
-            epoch = attached.epoch
             attached.close()
         elif run.attached.shim_lives():
-            epoch = run.attached.epoch
+            attached = run.attached
         else:
             ctx.reply(RunFound(runs=False, detail="it has ended, its last processes have not"))
             return
-        runs = epoch == str(question.epoch)
-        ctx.reply(RunFound(runs=runs, detail="" if runs else f"it runs in epoch {epoch}"))
+        runs = attached.epoch == str(question.epoch)
+        ctx.reply(RunFound(runs=runs, run=attached.run, detail="" if runs else f"it runs in epoch {attached.epoch}"))
 
     def _channel_for(self, order: InstallRing, run: _Run, ctx: Context) -> Channel:
         """Raises `_NotInstalled` for a ring that must not, or cannot, be handed to this run."""

@@ -29,12 +29,13 @@ _MEMBERS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 class AttachedRun:
-    """A run that was alive when it was found. Methods never wait."""
+    """A run that was alive when it was found. Methods never wait. `run` is no other run's."""
 
     def __init__(self, folder: int, state: dict[str, Any], pidfd: int) -> None:
         self.instance_id: str = state["instance_id"]
         self.epoch: str = state["epoch"]
         self.shim_pid: int = state["shim_pid"]
+        self.run = f"{state['boot_id']}/{self.shim_pid}/{state['shim_start_ticks']}"
         self._state = state
         self._folder = folder
         self._pidfd = pidfd

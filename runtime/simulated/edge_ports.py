@@ -7,6 +7,7 @@ which outlive the actors; what happens to a workload is said to the port: `Crash
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -154,6 +155,7 @@ class SimulatedWorkloads:
     stuck: bool = False
     killed: list[str] = field(default_factory=list)
     over: set[tuple[str, Epoch]] = field(default_factory=set)
+    crashes: Counter[str] = field(default_factory=Counter)
 
     def runs(self, instance_id: str, epoch: Epoch) -> bool:
         """Whether that run of the workload has a process."""
@@ -161,6 +163,11 @@ class SimulatedWorkloads:
             return (instance_id, epoch) not in self.over
         held = self.host.instances.get(instance_id)
         return held is not None and held.run is not None and held.run.order.epoch == str(epoch)
+
+    def run(self, instance_id: str) -> str:
+        """Which run of the workload it is."""
+        pid = self.crashes[instance_id] if self.host is None else self.host.running().get(instance_id)
+        return f"{instance_id}/{pid}"
 
 
 SimulatedWorkersMessage = WorkersMessage | CrashWorkload | ClosePort | FaultRing | LookDue
@@ -194,7 +201,8 @@ class SimulatedWorkers(Actor[SimulatedWorkersMessage]):
                 if not self._workloads.stuck:
                     self._crash(message.instance_id, ctx)
             case FindRun():
-                ctx.reply(RunFound(runs=self._workloads.runs(message.instance_id, message.epoch)))
+                runs = self._workloads.runs(message.instance_id, message.epoch)
+                ctx.reply(RunFound(runs=runs, run=self._workloads.run(message.instance_id)))
             case CrashWorkload():
                 self._crash(message.instance_id, ctx)
                 ctx.reply(Done())
@@ -232,6 +240,7 @@ class SimulatedWorkers(Actor[SimulatedWorkersMessage]):
 
     def _crash(self, instance_id: str, ctx: Context) -> None:
         rings = [ring_id for ring_id, order in self._workloads.held.items() if order.instance_id == instance_id]
+        self._workloads.crashes[instance_id] += 1
         self._workloads.over |= {(instance_id, self._workloads.held[ring_id].epoch) for ring_id in rings}
         self._gone(instance_id, rings, ctx)
 

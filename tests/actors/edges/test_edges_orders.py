@@ -270,12 +270,12 @@ def test_whether_an_instance_runs_is_told_and_changes_nothing(rig):
     question = FindRun(instance_id="hostwatch@shed", epoch=Epoch(term=1, number=1))
     rig.open(direction=EGRESS)
     before = rig.state(rig.shed)
-    assert rig.ask(rig.shed, question) == RunFound(runs=True)
-    assert rig.ask(rig.shed, question, sender=Address("operator/cli")) == RunFound(runs=True)
+    assert rig.ask(rig.shed, question) == RunFound(runs=True, run="hostwatch@shed/0")
+    assert rig.ask(rig.shed, question, sender=Address("operator/cli")) == RunFound(runs=True, run="hostwatch@shed/0")
     assert refusal(rig, question, sender=Address("loft.edges/edges")) == EndRefusal.NOT_ALLOWED
     assert rig.state(rig.shed) == before
     rig.crash_workload(rig.shed, "hostwatch@shed")
-    assert rig.ask(rig.shed, question) == RunFound(runs=False)
+    assert rig.ask(rig.shed, question) == RunFound(runs=False, run="hostwatch@shed/1")
 
 
 def test_a_wait_that_is_over_already_means_nothing(rig):

@@ -115,7 +115,7 @@ class Fabric:
     """All ends of all edges processes, and what is wrong with these. `opens`: every order carried out.
 
     `two`: what would be two lives of one edge at once, as the promise has it. `absent`: instances that do not run, with
-    what is said of it; `asked`: the runs that were asked about.
+    what is said of it; `asked`: the runs that were asked about; `runs`: which run it is of an instance that ran before.
     """
 
     ends: dict[tuple[str, int, RingDirection], End] = field(default_factory=dict)
@@ -130,6 +130,7 @@ class Fabric:
     on_open: dict[str, Callable[[End], None]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     asked: list[FindRun] = field(default_factory=list)
+    runs: dict[str, str] = field(default_factory=dict)
 
     def live(self, name: str | None = None) -> list[End]:
         return [end for end in self.ends.values() if end.live and name in (None, end.order.name)]
@@ -182,7 +183,9 @@ class ScriptedEdges(Actor[EdgesMessages]):
                 ctx.reply(Ends(process=name, incarnation=self.incarnation, ends=reports, arena=self.arena()))
             case FindRun(instance_id=instance):
                 fabric.asked.append(message)
-                ctx.reply(RunFound(runs=instance not in fabric.absent, detail=fabric.absent.get(instance, "")))
+                detail = fabric.absent.get(instance)
+                run = fabric.runs.get(instance, "first")
+                ctx.reply(RunFound(runs=detail is None, run=run, detail=detail or ""))
             case OpenEdge():
                 self.open(message, ctx)
             case CloseEdge(edge_id=edge_id, direction=direction):

@@ -9,7 +9,7 @@ import pytest
 from messages.base import Address
 from messages.edge import EdgeProvisionState, RingDirection
 from messages.edge_end import EdgeFaultCode, FindRun, OpenEdge
-from runtime.simulated.edge_ports import CrashWorkload
+from runtime.simulated.edge_ports import ClosePort, CrashWorkload
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 ENDS = [("hostwatch", "attic", EGRESS), ("trend", "shed", INGRESS)]
@@ -188,3 +188,59 @@ def test_a_life_that_is_open_is_not_asked_about(joined):
     assert (joined.line().phase, len(joined.fabric.asked)) == ("ready", count)
     assert all(isinstance(question, FindRun) for question in joined.fabric.asked)
     assert all(isinstance(order, OpenEdge) for order in joined.fabric.opens)
+
+
+# after the end of a stream
+
+
+def finished(cluster):
+    for process, direction in (("attic.edges", EGRESS), ("shed.edges", INGRESS)):
+        end = cluster.end(process, direction)
+        end.ended = True
+        cluster.tell_of(end)
+    return cluster.until("finished", 5)
+
+
+@pytest.mark.parametrize("down_s", [0, 30])
+@pytest.mark.parametrize("replan", [False, True])
+def test_a_producer_that_runs_again_has_a_new_stream(joined, down_s, replan):
+    finished(joined)
+    producer = instance(joined, "hostwatch")
+    joined.fabric.absent[producer] = ""
+    if replan:
+        joined.restart_planner()
+    joined.world.advance(down_s)
+    assert (joined.phase(), joined.run()) == ("finished", 1)
+    joined.fabric.absent.clear()
+    joined.fabric.runs[producer] = "second"
+    line = joined.until("ready", 5)
+    assert (line.run_id, line.faults) == (2, 0)
+    joined.world.advance(1)
+    assert joined.story() == ["opening 1", "ready 1", "finished 1", "closed 1", "opening 2", "ready 2"]
+    finished(joined)
+    joined.world.advance(60)
+    assert (joined.phase(), joined.run()) == ("finished", 2)
+
+
+@pytest.mark.parametrize("replan", [False, True])
+def test_a_finished_edge_costs_nothing_while_its_producer_runs_on_or_its_consumer_runs_again(joined, replan):
+    finished(joined)
+    if replan:
+        joined.restart_planner()
+    joined.fabric.runs[instance(joined, "trend")] = "second"
+    joined.world.advance(5)
+    records, written = len(joined.chain_disk.records), saves(joined)
+    joined.world.advance(120)
+    assert (joined.phase(), joined.run()) == ("finished", 1)
+    assert (len(joined.chain_disk.records), saves(joined)) == (records, written)
+
+
+def test_with_the_real_edges_actors_a_finished_edge_comes_back_with_its_producer(kit):
+    cluster = kit.joined(real=True)
+    producer = instance(cluster, "hostwatch")
+    cluster.world.ask(Address("attic.edges/workers"), ClosePort(instance_id=producer, port="out"))
+    cluster.until("finished", 20)
+    cluster.world.advance(10)
+    assert cluster.phase() == "finished"
+    cluster.world.ask(Address("attic.edges/workers"), CrashWorkload(instance_id=producer))  # and it runs again
+    assert cluster.until("ready", 5).faults == 0
