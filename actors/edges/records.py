@@ -29,6 +29,11 @@ FLAGS = END_OF_SEQUENCE | BEGIN_SEQUENCE
 
 U64_MAX = 2**64 - 1
 
+WORDS = Struct("<5Q")
+"""A header as words: what never changes, object id, sequence, extent, flags with the reserved half; quick to check."""
+
+PREFIX: int = WORDS.unpack(HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, 0, 0, 0, 0))[0]
+
 UNSUPPORTED_MAGIC = "unsupported_magic"
 UNSUPPORTED_VERSION = "unsupported_version"
 MALFORMED_HEADER_LENGTH = "malformed_header_length"
@@ -167,19 +172,16 @@ class RecordTracker:
             at = self._complete(chunk)
         objects, max_extent, alignment = self.objects, self._max_extent, self._alignment
         newest = self.last_object_id
-        unpack, whole = HEADER.unpack_from, size - HEADER_BYTES
+        unpack, whole, plain = WORDS.unpack_from, size - HEADER_BYTES, alignment <= 1
         try:
             while at <= whole:
-                magic, version, length, object_id, sequence, extent, flags, reserved = unpack(chunk, at)
+                prefix, object_id, sequence, extent, flags = unpack(chunk, at)
                 if (
-                    magic != MAGIC
-                    or version != VERSION
-                    or length != HEADER_BYTES
-                    or reserved
-                    or flags > FLAGS
-                    or extent > max_extent
-                    or (alignment and extent % alignment)
+                    prefix != PREFIX
                     or sequence != objects
+                    or extent > max_extent
+                    or flags > FLAGS
+                    or not (plain or extent % alignment == 0)
                 ):
                     raise out_of_sequence(parse_header(chunk, max_extent, alignment, at), objects)
                 objects += 1

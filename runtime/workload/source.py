@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from struct import Struct
 from threading import Lock
 from weakref import ref
 
 from actors.edges.records import (
     EOF_BEFORE_FULL_PAYLOAD,
     FLAGS,
-    HEADER,
     HEADER_BYTES,
-    MAGIC,
-    VERSION,
+    PREFIX,
+    WORDS,
     RecordFault,
     out_of_sequence,
     parse_header,
@@ -26,11 +24,6 @@ from actors.edges.records import (
 from runtime.edges.ring import RingConsumer, RingFault
 from runtime.workload.channel import Channel, Packet
 from runtime.workload.link import Link
-
-WORDS = Struct("<5Q")
-"""A record's header as words: what never changes, object id, sequence, extent, flags with the reserved half."""
-
-PREFIX: int = WORDS.unpack(HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, 0, 0, 0, 0))[0]
 
 _words = WORDS.unpack_from
 
