@@ -6,7 +6,6 @@ from actors.edges.records import HEADER_BYTES, RecordFault, pack_header
 from runtime.edges.ring import RingFault, RingProducer
 from runtime.workload.channel import Channel, Packet
 from runtime.workload.link import Link
-from runtime.workload.source import PREFIX, WORDS
 
 _pack_words = WORDS.pack_into
 

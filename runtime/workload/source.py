@@ -249,4 +249,4 @@ class Source(Link):
         super()._release()
 
 
-__all__ = ["PREFIX", "WORDS", "Record", "Source"]
+__all__ = ["Record", "Source"]
