@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.edges.records import HEADER_BYTES, RecordFault, pack_header
+from actors.edges.records import HEADER_BYTES, PREFIX, WORDS, RecordFault, pack_header
 from runtime.edges.ring import RingFault, RingProducer
 from runtime.workload.channel import Channel, Packet
 from runtime.workload.link import Link
