@@ -13,8 +13,9 @@ from typing import ClassVar
 import msgspec
 
 from actors.actor import Actor, Context
+from actors.edges.id_spans import IdSpans
 from messages.base import Address, Message, NodeName, Request
-from messages.edge import EdgeId, RingDirection, RingId, RunId
+from messages.edge import EdgeId, RingDirection, RunId
 from messages.edge_end import EdgeFaultCode, Progress
 from messages.edge_ports import (
     CloseStream,
@@ -136,7 +137,7 @@ class SimulatedDriver(Actor[SimulatedDriverMessage]):
         self._owner = Address(f"{process}/edges")
         self._driving = SimulatedDriving() if driving is None else driving
         self._pumps: dict[tuple[EdgeId, RingDirection], SimulatedPump] = {}
-        self._halted: set[RingId] = set()
+        self._halted = IdSpans()
         self._parked: dict[EdgeId, tuple[NodeName, RunId]] = {}
         self._peers: dict[NodeName, int] = {}
         self._due = False
