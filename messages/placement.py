@@ -152,11 +152,13 @@ class ListInstances(Request[InstanceLines], frozen=True):
 
 
 class PlacedInstance(Record, frozen=True):
-    """A placement and the configured name of its node. `unloading`: an unload was sent and its end is not known yet."""
+    """A placement and the configured name of its node. `unloading`: an unload was sent and its end is not known yet;
+    `stopped`: it was stopped by order, or is about to be, as far as this life of the plane knows."""
 
     record: PlacementRecord
     node: NodeName
     unloading: bool = False
+    stopped: bool = False
 
 
 class Placements(Message, frozen=True):

@@ -25,6 +25,9 @@ CONSEQUENCES = frozenset(
 )
 """Faults that one end has when the other fails: if that one tells why, its reason is shown."""
 
+_OF_A_STOP = frozenset({EdgeFaultCode.WORKER_CRASHED, EdgeFaultCode.WORKER_NOT_RUNNING})
+"""Faults that an end has when its instance is stopped by order, which is none of the edge."""
+
 ALL_ARRIVED = "its producer closed the port and all has arrived"
 
 OTHER = {RingDirection.EGRESS: RingDirection.INGRESS, RingDirection.INGRESS: RingDirection.EGRESS}
@@ -59,7 +62,8 @@ class EndSight:
 
     `linked`: its edges process is heard, `silent_s`: for how long it was not; `ordered`: it may have been told to open;
     `opened`: it took the order; `refusal`: it never will; `closed`: it was told to close, since then `listed` counts;
-    `placed`: its instance is, at its epoch; `leaving`: and is being unloaded; `suspect`: a beat did not show it.
+    `placed`: its instance is, at its epoch; `leaving`: and is being unloaded; `stopped`: and was stopped by order;
+    `suspect`: a beat did not show it.
     """
 
     linked: bool = True
@@ -73,6 +77,7 @@ class EndSight:
     closed: bool = False
     placed: bool = True
     leaving: bool = False
+    stopped: bool = False
 
     @property
     def ended(self) -> bool:
@@ -302,7 +307,13 @@ def _close(seen: Situation, life: Life, times: PlanTimes) -> Close | None:
             if end.leaving:
                 return Close(Closing.MOVED, f"{which} is being unloaded from {node_of(party)}")
     fault = fault_of(seen, life, times)
-    return None if fault is None else Close(Closing.FAULT, fault.text, fault)
+    if fault is None:
+        return None
+    for direction in RingDirection:
+        if seen.end(direction).stopped and (fault.code in _OF_A_STOP or is_consequence(fault.code)):
+            party = party_of(life.pair, direction)
+            return Close(Closing.STOPPED, f"{party.instance_id} was stopped by order on {node_of(party)}")
+    return Close(Closing.FAULT, fault.text, fault)
 
 
 def fault_of(seen: Situation, life: Life, times: PlanTimes) -> Fault | None:

@@ -41,7 +41,7 @@ class RunWatch:
         wanted = {run_key(pair.consumer): (pair.consumer, None), run_key(pair.producer): (pair.producer, over)}
         for key, (owner, unless) in wanted.items():
             last = self._watched.get(key)
-            if last is not None and not _is_enough(last, unless):
+            if last is not None and not self._is_enough(owner, last, unless):
                 self._wait(work, pair, owner, last, unless)
                 return
         told = await ctx.all_of([self._question(ctx, owner) for owner, _ in wanted.values()])
@@ -49,7 +49,7 @@ class RunWatch:
             if isinstance(found, AskFailed):
                 work.hold = self._untold(ctx, owner, found)
                 return
-            if not _is_enough(found, unless):
+            if not self._is_enough(owner, found, unless):
                 if key not in self._watched:
                     self._watched[key] = found
                     ctx.run(self._watch(ctx, key, owner))
@@ -84,7 +84,7 @@ class RunWatch:
                 return
             self._watched[key] = found
             for work, hold in self._waiting(key):
-                if _is_enough(found, hold.unless):
+                if self._is_enough(owner, found, hold.unless):
                     work.hold = None
                     ctx.run(self._drive(ctx, work))
                 else:
@@ -102,7 +102,16 @@ class RunWatch:
         return ctx.ask(Address(f"{owner.process}/edges"), request, self._core.settings.ask_timeout_s)
 
     def _reason(self, owner: EdgeParty, found: RunFound) -> str:
-        return f"{self._view.label(owner)} does not run" + (f": {found.detail}" if found.detail else "")
+        detail = "stopped by order" if self._is_stopped(owner) else found.detail
+        return f"{self._view.label(owner)} does not run" + (f": {detail}" if detail else "")
+
+    def _is_enough(self, owner: EdgeParty, found: RunFound, unless: str | None) -> bool:
+        """It runs and goes on to, and is another run than that."""
+        return found.runs and found.run != unless and not self._is_stopped(owner)
+
+    def _is_stopped(self, owner: EdgeParty) -> bool:
+        row = self._view.rows.get(owner.instance_id)
+        return row is not None and row.stopped
 
     def _untold(self, ctx: Context, owner: EdgeParty, failed: AskFailed) -> Hold:
         reason = f"{owner.process} does not tell whether {self._view.label(owner)} runs: {failed}"
@@ -111,11 +120,6 @@ class RunWatch:
 
 def run_key(owner: EdgeParty) -> RunKey:
     return owner.instance_id, owner.epoch
-
-
-def _is_enough(found: RunFound, unless: str | None) -> bool:
-    """It runs, and is another run than that."""
-    return found.runs and found.run != unless
 
 
 __all__ = ["RunWatch", "run_key"]

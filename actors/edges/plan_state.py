@@ -35,12 +35,16 @@ class Pair(Record, frozen=True):
 
 
 class Closing(StrEnum):
-    """Why a life is being closed; `withdrawn`: it could not be made durable, so it was never ordered."""
+    """Why a life is being closed.
+
+    `stopped`: an instance was, by order; `withdrawn`: it could not be made durable, so it was never ordered.
+    """
 
     FAULT = "fault"
     FINISHED = "finished"
     MOVED = "moved"
     REMOVED = "removed"
+    STOPPED = "stopped"
     WITHDRAWN = "withdrawn"
 
 

@@ -355,6 +355,7 @@ class PlanView:
             closed=end.closed,
             placed=placed or not self.placements_known,
             leaving=placed and row is not None and row.unloading,
+            stopped=placed and row is not None and row.stopped,
         )
 
 

@@ -18,6 +18,7 @@ from actors.placement.state import Held
 from messages.base import NodeName
 from messages.control import (
     AdapterState,
+    Epoch,
     HeldRow,
     InstanceBody,
     LifeState,
@@ -31,6 +32,7 @@ from messages.placement import (
     InstanceLines,
     InstanceOrder,
     InstanceResult,
+    PlacementRecord,
     PlaneError,
     UnsettledLine,
 )
@@ -41,10 +43,17 @@ VERBS = (Method.START, Method.STOP, Method.UNLOAD, Method.STATUS, Method.LOGS)
 
 @dataclass(slots=True)
 class Instances:
-    """The verbs, and the last state that each node reported of its instances."""
+    """The verbs, and the last state that each node reported of its instances.
+
+    `stopped`: instances, each at its epoch, that were ordered to stop and not to start since.
+    """
 
     core: Core
     seen: dict[str, HeldRow] = field(default_factory=dict)
+    stopped: set[tuple[str, Epoch]] = field(default_factory=set)
+
+    def is_stopped(self, record: PlacementRecord) -> bool:
+        return (record.instance_id, record.epoch) in self.stopped
 
     async def order(self, ctx: Context, order: InstanceOrder) -> InstanceResult:
         """Carry out one verb. Raises `PlaneRefusal`: every code of `PlaneError` that fits a call."""
@@ -73,9 +82,16 @@ class Instances:
         before = held.unloading
         if method is not Method.STOP:
             held = await self._intend(ctx, held, unloading=method is Method.UNLOAD)
+        run = (record.instance_id, record.epoch)
+        if method is Method.STOP:
+            self.stopped.add(run)
+        else:
+            self.stopped.discard(run)
         outcome = await self._send(ctx, held, method, order, decision_id)
         if isinstance(outcome, CallIndeterminate):
             outcome = await self._reconcile(ctx, held, method, outcome)
+        if not isinstance(outcome, CallAccepted):
+            self.stopped.discard(run)
         if method is Method.UNLOAD:
             outcome = await self._unloaded(ctx, held, outcome, before)
         return self._result(held, outcome)

@@ -131,6 +131,7 @@ class PlacementControlPlane(Actor[PlaneMessage]):
                 record=held.record,
                 node=NodeName(core.view.name_of(held.record.node_id)),
                 unloading=held.unloading,
+                stopped=self._instances.is_stopped(held.record),
             )
             for _, held in sorted(core.state.placements.items())
         ]

@@ -58,6 +58,29 @@ def test_a_placement_whose_unload_was_sent_is_told_as_such_until_its_end_is_know
     assert two.world.ask("controller/plane", GetPlacements()).rows == []
 
 
+def stopped(two):
+    return [row.stopped for row in two.world.ask("controller/plane", GetPlacements()).rows]
+
+
+def test_an_instance_is_told_as_stopped_from_the_order_to_stop_to_the_next_to_start(two, placed):
+    seen = []
+    two.on_next(Method.STOP, "attic", lambda: seen.append(stopped(two)))
+    two.verb("stop", placed.instance_id)
+    assert [*seen, stopped(two)] == [[True], [True]]
+    two.verb("start", placed.instance_id)
+    assert stopped(two) == [False]
+
+
+def test_an_instance_that_was_not_stopped_is_not_told_as_such(two, placed):
+    two.world.cut("controller", "attic")
+    two.verb_code("stop", placed.instance_id)
+    assert stopped(two) == [False]
+    two.world.heal("controller", "attic")
+    two.verb("stop", placed.instance_id)
+    two.restart_plane()
+    assert stopped(two) == [False], "nobody knows any more"
+
+
 def test_placements_of_a_state_that_is_not_trusted_are_told_as_such(two, placed):
     two.disk.damaged.add("plane")
     two.restart_plane()

@@ -92,6 +92,7 @@ sights = st.builds(
     refusal=st.sampled_from(["", "no"]),
     closed=st.booleans(),
     placed=st.booleans(),
+    stopped=st.booleans(),
 )
 lives = st.one_of(
     st.none(),
@@ -177,6 +178,7 @@ def test_a_step_is_only_taken_when_it_may_be(seen):
             assert life.closing is None
             assert (why is Closing.FAULT) == (fault is not None)
             assert why is not Closing.REMOVED or edge.removing
+            assert why is not Closing.STOPPED or seen.producer.stopped or seen.consumer.stopped
             assert why is not Closing.FINISHED or (seen.producer.ended and seen.consumer.ended)
             assert why is not Closing.MOVED or (seen.loaded and not (seen.producer.placed and seen.consumer.placed))
         case CloseEnds(directions=ways):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from messages.base import Address
@@ -244,3 +245,43 @@ def test_with_the_real_edges_actors_a_finished_edge_comes_back_with_its_producer
     assert cluster.phase() == "finished"
     cluster.world.ask(Address("attic.edges/workers"), CrashWorkload(instance_id=producer))  # and it runs again
     assert cluster.until("ready", 5).faults == 0
+
+
+# stopped by order
+
+
+def order_stop(cluster, workload, stopped=True):
+    key = instance(cluster, workload)
+    cluster.rows[key] = msgspec.structs.replace(cluster.rows[key], stopped=stopped)
+
+
+@pytest.mark.parametrize(("workload", "node", "direction"), ENDS)
+@pytest.mark.parametrize("consequence", [False, True])
+def test_what_was_stopped_by_order_is_no_fault(joined, workload, node, direction, consequence):
+    order_stop(joined, workload)
+    joined.world.advance(3)
+    assert joined.phase() == "ready", "it may still send or take what is on its way"
+    if consequence:
+        far = ("shed.edges", INGRESS) if node == "attic" else ("attic.edges", EGRESS)
+        joined.fault(joined.end(*far), EdgeFaultCode.PEER_RESTARTED, "the far end went")
+    else:
+        stop(joined, workload, node, direction)
+    joined.world.advance(60)
+    line = joined.line()
+    assert (line.phase, line.reason) == ("waiting", f"{workload}@{node} does not run: stopped by order")
+    assert (line.run_id, line.faults, line.fault) == (1, 0, None)
+    assert joined.story() == ["opening 1", "ready 1", "closed 1"]
+    assert joined.told()[-1]["why"] == "stopped"
+    joined.fabric.absent.clear()
+    joined.world.advance(5)
+    assert joined.phase() == "waiting", "the order to stop is not carried out yet"
+    order_stop(joined, workload, stopped=False)
+    assert joined.until("ready", 5).run_id == 2
+    assert len(joined.told("workload.edge")) == 2, "the same pair is not judged anew"
+
+
+def test_another_fault_stays_one_though_an_instance_is_being_stopped(joined):
+    order_stop(joined, "trend")
+    joined.fault(joined.end("shed.edges", INGRESS), EdgeFaultCode.RING_HEADER_CHANGED, "magic is 0")
+    joined.world.advance(5)
+    assert (joined.line().faults, joined.line().fault) == (1, "ring_header_changed")
