@@ -85,7 +85,7 @@ def _gate(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
 
 
 def _controller(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
-    from actors.edges.planner import EdgePlanner, PlannerSettings
+    from actors.edges.planning.planner import EdgePlanner, PlannerSettings
     from actors.packages.server import PackageServer
     from actors.placement.core import PlaneSettings
     from actors.placement.plane import PlacementControlPlane

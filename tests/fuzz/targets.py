@@ -29,9 +29,9 @@ import messages.system
 from actors.chain import canonical as chain_json
 from actors.chain import record as chain_record
 from actors.chain.ledger import Owed
-from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair, PlanState
-from actors.edges.plan_state import StateDamaged as EdgesStateDamaged
-from actors.edges.wish import Sizes
+from actors.edges.planning.state import Closing, DesiredEdge, Life, Pair, PlanState
+from actors.edges.planning.state import StateDamaged as EdgesStateDamaged
+from actors.edges.planning.wish import Sizes
 from actors.gate.context import CONTEXT_LIMIT_BYTES, ContextFault, parse_context
 from actors.gate.policy import PolicyFault, parse_policy
 from actors.node.placing import read_order

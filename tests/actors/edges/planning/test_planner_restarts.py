@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.chain.chain import Chain
-from actors.edges.plan_state import PlanState, StateDamaged
+from actors.edges.planning.state import PlanState, StateDamaged
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import RingDirection

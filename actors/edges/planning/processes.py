@@ -6,8 +6,8 @@ An edges process is told to close what no edge should have.
 from __future__ import annotations
 
 from actors.actor import AskFailed, Context
-from actors.edges.plan_core import PlanCore
-from actors.edges.plan_view import PlanView, ProcessView
+from actors.edges.planning.core import PlanCore
+from actors.edges.planning.view import PlanView, ProcessView
 from messages.base import Address, NodeName
 from messages.edge_end import CloseEdge, ListEnds
 from messages.placement import GetPlacements

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from actors.actor import Context
-from actors.edges.plan_acts import PlanActs
-from actors.edges.plan_core import PlanCore
-from actors.edges.plan_lines import line_of
-from actors.edges.plan_processes import see_placements
-from actors.edges.plan_state import DesiredEdge
-from actors.edges.plan_view import PlanView, ambiguity
-from actors.edges.wish import PlanRefused, PortName, edge_name, parse_port, sizes_of, spelled
+from actors.edges.planning.acts import PlanActs
+from actors.edges.planning.core import PlanCore
+from actors.edges.planning.lines import line_of
+from actors.edges.planning.processes import see_placements
+from actors.edges.planning.state import DesiredEdge
+from actors.edges.planning.view import PlanView, ambiguity
+from actors.edges.planning.wish import PlanRefused, PortName, edge_name, parse_port, sizes_of, spelled
 from messages.edge import RunId
 from messages.edge_plan import AddEdge, EdgeAdded, EdgePlanRefusal, RemoveEdge
 from messages.system import Done

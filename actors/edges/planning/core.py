@@ -12,9 +12,9 @@ from typing import Any
 from actors.actor import AskFailed, Context
 from actors.chain.canonical import decode
 from actors.chain.ledger import Ledger, NotRecorded
-from actors.edges.plan import PlanTimes
-from actors.edges.plan_state import DOCUMENT, DesiredEdge, Life, PlanState, StateDamaged
-from actors.edges.wish import MIB, PlanRefused
+from actors.edges.planning.situation import PlanTimes
+from actors.edges.planning.state import DOCUMENT, DesiredEdge, Life, PlanState, StateDamaged
+from actors.edges.planning.wish import MIB, PlanRefused
 from messages.base import Address, Record
 from messages.chain import ChainRecord
 from messages.edge_end import EdgeParty

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.actor import Context
-from actors.edges.plan import TERMINAL, EndSight, Listed, Situation, node_of, party_of
-from actors.edges.plan_state import DesiredEdge, Life, Pair
-from actors.edges.wish import PortName, parse_port
+from actors.edges.planning.situation import TERMINAL, EndSight, Listed, Situation, node_of, party_of
+from actors.edges.planning.state import DesiredEdge, Life, Pair
+from actors.edges.planning.wish import PortName, parse_port
 from messages.base import NodeName
 from messages.control import Epoch
 from messages.edge import EdgeId, EdgeProvisionState, RingDirection

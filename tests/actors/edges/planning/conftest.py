@@ -14,7 +14,7 @@ import pytest
 from actors.actor import Actor, AskFailed, Context
 from actors.chain.chain import Chain
 from actors.edges.edges import Edges
-from actors.edges.planner import EdgePlanner, PlannerSettings
+from actors.edges.planning.planner import EdgePlanner, PlannerSettings
 from actors.gate.gate import Gate
 from actors.gate.policy import Permit, Policy
 from messages.base import Address, Message, NodeName

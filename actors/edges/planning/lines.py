@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actors.edges.plan import node_of
-from actors.edges.plan_core import PlanCore
-from actors.edges.plan_state import DesiredEdge
-from actors.edges.plan_view import PlanView, ProcessView
+from actors.edges.planning.core import PlanCore
+from actors.edges.planning.situation import node_of
+from actors.edges.planning.state import DesiredEdge
+from actors.edges.planning.view import PlanView, ProcessView
 from messages.base import NodeName
 from messages.edge import RingDirection
 from messages.edge_plan import EdgeLine, EdgeLines, EdgeNode

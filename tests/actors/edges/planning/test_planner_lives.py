@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from actors.edges import plan_acts
+from actors.edges.planning import acts
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
@@ -619,7 +619,7 @@ def test_a_chain_that_is_full_stops_new_pairs_and_no_running_edge(joined):
 
 
 def test_no_life_begins_any_more_when_the_chain_is_far_behind(joined, monkeypatch):
-    monkeypatch.setattr(plan_acts, "MAX_OWED", 7)
+    monkeypatch.setattr(acts, "MAX_OWED", 7)
     joined.chain_disk.full = True
     for _ in range(8):
         for end in joined.fabric.live():

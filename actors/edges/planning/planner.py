@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from actors.actor import Actor, Context, Procedure
-from actors.edges.plan_acts import PlanActs
-from actors.edges.plan_core import PlanCore, PlannerAddresses, PlannerSettings
-from actors.edges.plan_lines import lines_of
-from actors.edges.plan_orders import PlanOrders
-from actors.edges.plan_processes import close_strays, see_placements
-from actors.edges.plan_view import EDGES_SUFFIX, PlanView
-from actors.edges.wish import PlanRefused
+from actors.edges.planning.acts import PlanActs
+from actors.edges.planning.core import PlanCore, PlannerAddresses, PlannerSettings
+from actors.edges.planning.lines import lines_of
+from actors.edges.planning.orders import PlanOrders
+from actors.edges.planning.processes import close_strays, see_placements
+from actors.edges.planning.view import EDGES_SUFFIX, PlanView
+from actors.edges.planning.wish import PlanRefused
 from messages.base import Message, NodeName
 from messages.edge_end import EndChanged, EndsBeat
 from messages.edge_plan import (
@@ -32,10 +32,6 @@ from messages.edge_plan import (
 )
 from messages.identity import Identity
 from messages.system import PeerDown, PeerUp
-
-MAX_EDGES = 1_000
-STEPS_AT_ONCE = 32
-REMOVED_EVERY_S = 0.1
 
 
 class EdgePlanner(Actor[EdgePlanMessage]):

@@ -9,30 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.edges.plan import (
+from actors.edges.planning.plan import (
     Begin,
     Close,
     CloseEnds,
-    EndSight,
     FindRuns,
     Forget,
     Judge,
-    Listed,
     ListProcess,
     NoteReady,
     OpenEnds,
-    PlanTimes,
     Record,
     Settle,
-    Situation,
     StartProcesses,
     TellEstablished,
     Wait,
     backoff_s,
     next_step,
 )
-from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
-from actors.edges.wish import Sizes
+from actors.edges.planning.situation import EndSight, Listed, PlanTimes, Situation
+from actors.edges.planning.state import Closing, DesiredEdge, Life, Pair
+from actors.edges.planning.wish import Sizes
 from messages.control import Epoch
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection

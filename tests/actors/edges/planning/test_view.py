@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.edges.plan import Listed
-from actors.edges.plan_view import EndView
+from actors.edges.planning.situation import Listed
+from actors.edges.planning.view import EndView
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode, EndReport

@@ -13,9 +13,9 @@ from math import inf
 import msgspec
 
 from actors.actor import Ask, AskFailed, Context, Procedure
-from actors.edges.plan_core import PlanCore
-from actors.edges.plan_state import Pair
-from actors.edges.plan_view import EdgeWork, Hold, PlanView, RunKey, RunningPair
+from actors.edges.planning.core import PlanCore
+from actors.edges.planning.state import Pair
+from actors.edges.planning.view import EdgeWork, Hold, PlanView, RunKey, RunningPair
 from messages.base import Address
 from messages.edge_end import EdgeParty, FindRun, RunFound
 

@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 
 from actors.actor import AskFailed, Context
-from actors.edges.plan import (
+from actors.edges.planning.core import OPENING, PlanCore
+from actors.edges.planning.judging import PairJudge
+from actors.edges.planning.plan import (
     Begin,
     Close,
     CloseEnds,
     FindRuns,
     Forget,
     Judge,
-    Listed,
     ListProcess,
     NoteReady,
     OpenEnds,
@@ -29,18 +30,17 @@ from actors.edges.plan import (
     TellEstablished,
     Wait,
     backoff_s,
+    doing,
     is_consequence,
     next_step,
-    node_of,
-    party_of,
+    phase_during,
 )
-from actors.edges.plan_core import OPENING, PlanCore
-from actors.edges.plan_processes import list_ends, see_placements
-from actors.edges.plan_runs import RunWatch
-from actors.edges.plan_state import Closing, DesiredEdge, Life, Pair
-from actors.edges.plan_view import EdgeWork, Hold, LifeView, PlanView
-from actors.edges.wish import PlanRefused
-from actors.placement.governance import context_of
+from actors.edges.planning.processes import list_ends, see_placements
+from actors.edges.planning.runs import RunWatch
+from actors.edges.planning.situation import Listed, party_of
+from actors.edges.planning.state import Closing, DesiredEdge, Life, Pair
+from actors.edges.planning.view import EdgeWork, Hold, LifeView, PlanView
+from actors.edges.planning.wish import PlanRefused
 from messages.base import Address, NodeName
 from messages.edge import RingDirection
 from messages.edge_end import (
@@ -52,10 +52,8 @@ from messages.edge_end import (
     ProducerEstablished,
 )
 from messages.edge_plan import EdgePhase
-from messages.gate import Action, CheckAll, Decision, NodeContext
 from messages.identity import Identity
 from messages.supervision import StartChild
-from messages.workload_spec import TrustTier
 
 MAX_TEXT = 4_096
 """Of what a node says about a fault, in characters: far more than any node does."""
@@ -72,7 +70,7 @@ class PlanActs:
     def __init__(self, core: PlanCore, view: PlanView, nodes: dict[str, Identity]) -> None:
         self.core = core
         self.view = view
-        self._nodes = nodes
+        self._gate = PairJudge(core, view, nodes)
         self._runs = RunWatch(core, view, self.drive)
 
     async def drive(self, ctx: Context, work: EdgeWork) -> None:
@@ -91,7 +89,7 @@ class PlanActs:
                 if isinstance(step, Wait):
                     self._note(ctx, work, step.phase, step.reason)
                     return
-                self._note(ctx, work, _phase_during(edge), _doing(step) or work.reason)
+                self._note(ctx, work, phase_during(edge), doing(step) or work.reason)
                 if isinstance(step, Close) and step.why is Closing.FAULT and not looked:
                     looked = True  # what ends because its instance is taken down has no fault
                     await see_placements(ctx, core, view)
@@ -112,7 +110,7 @@ class PlanActs:
         if isinstance(step, Wait):
             self._note(ctx, work, step.phase, step.reason)
         else:
-            self._note(ctx, work, _phase_during(edge), _doing(step))
+            self._note(ctx, work, phase_during(edge), doing(step))
 
     def _note(self, ctx: Context, work: EdgeWork, phase: EdgePhase, reason: str) -> None:
         if phase is not work.phase:
@@ -124,7 +122,7 @@ class PlanActs:
             case Record():
                 await self._record(ctx, work)
             case Judge(pair=pair):
-                await self._judge(ctx, work, pair)
+                await self._gate.judge(ctx, work, pair)
             case StartProcesses(processes=processes):
                 await self._start(ctx, work, processes)
             case FindRuns(pair=pair):
@@ -158,34 +156,6 @@ class PlanActs:
         edge = self.core.state.edges.get(work.name)  # none when it was not to be recorded, and so not added
         if not paid and edge is not None and not self.core.is_recorded(edge):
             self._hold(ctx, work, "the chain does not take the record that permits it")
-
-    async def _judge(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:
-        """May data flow between the two? Each is judged as it is placed; no answer is a denial."""
-        settings = self.core.settings
-        parties = (pair.producer, pair.consumer)
-        asks = []
-        for owner in parties:
-            row = self.view.rows.get(owner.instance_id)
-            if row is None:
-                return  # unloaded this instant
-            identity = self._nodes.get(owner.node_id)
-            tier = None if identity is None else TrustTier(identity.tier)
-            contexts = [NodeContext(node_id=owner.node_id, context=context_of(row.record, tier))]
-            request = CheckAll(agent_id=self.core.agent_id, action=Action.EDGE.value, contexts=contexts)
-            asks.append(ctx.ask(self.core.addresses.gate, request, settings.gate_timeout_s))
-        for owner, judged in zip(parties, await ctx.all_of(asks), strict=True):
-            who = f"{owner.instance_id} on {node_of(owner)}"
-            if isinstance(judged, AskFailed):
-                reason = f"the gate gave no verdict on {who}, so it is a denial: {judged}"
-                self._hold(ctx, work, reason, pair=pair)
-                return
-            verdict = judged.verdicts.get(owner.node_id)
-            if verdict is None or verdict.decision is not Decision.PERMIT:
-                said = "no verdict" if verdict is None else f"{verdict.decision.value}: {verdict.reason}"
-                reason = f"the gate does not permit {Action.EDGE.value} for {who}: {said}"
-                work.hold = Hold(ctx.now() + settings.denied_retry_s, reason, pair=pair, denied=True)
-                return
-        work.granted = pair
 
     async def _start(self, ctx: Context, work: EdgeWork, names: tuple[NodeName, ...]) -> None:
         """Have the nodes' supervisors start their edges processes, then wait until they are heard."""
@@ -408,32 +378,6 @@ def _tells_less(work: EdgeWork, edge: DesiredEdge, code: EdgeFaultCode | None) -
     if code is not EdgeFaultCode.WORKER_NOT_RUNNING or not work.strikes:
         return False
     return edge.fault is not None and not is_consequence(edge.fault)
-
-
-def _doing(step: Step) -> str:
-    """What an edge waits for while this is done for it, where it is not plain from its phase."""
-    match step:
-        case Judge():
-            return "the gate is asked whether its two instances may be joined"
-        case StartProcesses(processes=processes):
-            return f"{' and '.join(processes)} is started"
-        case FindRuns():
-            return "it is asked whether its two instances run"
-        case Begin():
-            return "its next life begins"
-        case _:
-            return ""
-
-
-def _phase_during(edge: DesiredEdge) -> EdgePhase:
-    """Where an edge stands while something is being done for it."""
-    if edge.removing:
-        return EdgePhase.STOPPING
-    if edge.life is None:
-        return EdgePhase.WAITING if edge.finished is None else EdgePhase.FINISHED
-    if edge.life.closing is not None:
-        return EdgePhase.CLOSING
-    return EdgePhase.READY if edge.life.ready else EdgePhase.OPENING
 
 
 def _edges(owner: EdgeParty) -> Address:

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from actors.chain.ledger import Owed
-from actors.edges.wish import PlanRefused, Sizes, edge_name, parse_port
+from actors.edges.planning.wish import PlanRefused, Sizes, edge_name, parse_port
 from messages.base import U64, U64_MAX, Record
 from messages.edge import EdgeId, RunId
 from messages.edge_end import EdgeFaultCode, EdgeParty
