@@ -31,7 +31,8 @@ _LOOK_S = 5.0
 _ORDER_S = 60.0
 
 EdgeArgument = Annotated[
-    list[str], typer.Argument(metavar="EDGE", help="SOURCE TARGET, the same with -> in quotes, or the edge's id.")
+    list[str],
+    typer.Argument(metavar="EDGE", help="SOURCE TARGET, the same with -> in quotes, its id, or its one port."),
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again; q or Ctrl-C ends it.")]
 IntervalOption = Annotated[
@@ -42,6 +43,8 @@ IntervalOption = Annotated[
 @app.callback()
 def edge() -> None:
     """Edges carry objects from a port of one workload to a port of another.
+
+    What states, remarks and faults mean, and what to do: docs/operations.md.
 
     \b
     Examples:
@@ -60,13 +63,19 @@ def add(
     max_object: Annotated[
         int | None,
         typer.Option(
-            "--max-object", metavar="SIZE", parser=parse_size, help="Largest object, such as 64KiB (the default), 1MiB."
+            "--max-object",
+            metavar="SIZE",
+            parser=parse_size,
+            help="Largest object, such as 1MiB; 64KiB if not said, at most 256MiB.",
         ),
     ] = None,
     ring: Annotated[
         int | None,
         typer.Option(
-            "--ring", metavar="SIZE", parser=parse_size, help="Memory at each end; without it, what fits the objects."
+            "--ring",
+            metavar="SIZE",
+            parser=parse_size,
+            help="Memory at each end, two objects at least; eight if not said.",
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -96,7 +105,9 @@ def list_edges(
     *, watching: WatchOption = False, interval: IntervalOption = 1.0, cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Every edge: state, rate, what flows, faults; and the ring memory of every node that had one.
+    """Every edge, what flows, and each node's ring memory.
+
+    In a pipe a row has everything; on a terminal, as many columns as fit.
 
     \b
     Examples:
