@@ -27,6 +27,7 @@ _WORDS = (
 _ELASTIC = ("last exit", "kind", "remarks", "consumer")
 """What may be cut down to `_ELASTIC_LEAST` where it is the last column."""
 _ELASTIC_LEAST = 12
+_ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 _BAD_UNLESS_ZERO = ("restarts", "duplicates", "gaps", "unconfirmed", "refused", "faults", "failures")
 
 
@@ -138,10 +139,10 @@ def _keys() -> Iterator[int]:
     ended, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def interrupt(*_: object) -> None:
-        os.write(tell, b"x")
         raise KeyboardInterrupt
 
-    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    woken = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)  # a handler runs late if a wait is about to begin
+    former = {number: signal.signal(number, interrupt) for number in _ENDING}
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd) if sys.stdin.isatty() else None
     try:
@@ -156,6 +157,7 @@ def _keys() -> Iterator[int]:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
         for number, handler in former.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
         os.close(ended)
         os.close(tell)
 
@@ -169,7 +171,9 @@ def _asked_to_end(interval_s: float, ended: int) -> bool:
         if not readable:
             break
         if ended in readable:
-            return True
+            if _ENDING.intersection(os.read(ended, 64)):
+                return True
+            continue
         typed = os.read(sys.stdin.fileno(), 64)
         if not typed or b"q" in typed.lower():
             return True
