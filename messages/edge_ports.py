@@ -189,9 +189,13 @@ class EndStream(Message, frozen=True, kw_only=True):
 
 
 class KillWorker(Message, frozen=True, kw_only=True):
-    """End the workload's processes: it does not let go of ring memory. `WorkerGone` follows."""
+    """End every process of the run that holds the ring, and of no other run: it does not let go of it.
+
+    Answered with `WorkerGone`, or with `WorkerQuiesced` when no run holds the ring (any more).
+    """
 
     instance_id: str
+    ring_id: RingId
     reason: str
 
 
@@ -215,7 +219,7 @@ class WorkerFaulted(Message, frozen=True, kw_only=True):
 
 
 class WorkerQuiesced(Message, frozen=True, kw_only=True):
-    """The workload has unmapped the ring: no view of it is left."""
+    """The workload has unmapped the ring: no view of it is left. Told only when it was asked for."""
 
     instance_id: str
     ring_id: RingId

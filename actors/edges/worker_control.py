@@ -252,12 +252,12 @@ class WorkerControl:
             self._orders.append(EndStream(instance_id=held.run.instance_id, ring_id=ring_id))
 
     def kill(self, ring_id: RingId, reason: str) -> bool:
-        """Have the workload ended that does not let go of the ring, once. False when that cannot help (any more)."""
+        """Have the run ended that does not let go of the ring, once. False when that cannot help (any more)."""
         held = self._rings.get(ring_id)
         if held is None or not held.at_worker or held.kill_asked:
             return False
         held.kill_asked = True
-        self._orders.append(KillWorker(instance_id=held.run.instance_id, reason=reason))
+        self._orders.append(KillWorker(instance_id=held.run.instance_id, ring_id=ring_id, reason=reason))
         return True
 
     # --- steps ---

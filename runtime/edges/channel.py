@@ -47,7 +47,8 @@ class _Order:
 class Channel:
     """`theirs` is the workload's end, to be passed on and closed. Silent until `open` is called.
 
-    After a `flush`, orders wait for room in the socket (`stuck`) or for the system (`scarce`).
+    After a `flush`, orders wait for room in the socket (`stuck`) or for the system (`scarce`), or for nothing any more
+    (`deaf`): the workload takes none. What it said before may still be to be read, and only its end ends the channel.
     """
 
     def __init__(self, rights: Rights) -> None:
@@ -61,6 +62,7 @@ class Channel:
         self._open = False
         self.stuck = False
         self.scarce = False
+        self.deaf = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -89,13 +91,10 @@ class Channel:
             self._unanswered.discard(RingId(reply.ring))
 
     def flush(self) -> list[RingId]:
-        """Send what can be sent; returns rings whose install was dropped since they are no more.
-
-        Raises `ChannelEnded`.
-        """
+        """Send what can be sent; returns rings whose install was dropped since they are no more."""
         dropped: list[RingId] = []
         self.stuck = self.scarce = False
-        while self._backlog and self._open:
+        while self._backlog and self._open and not self.deaf:
             order = self._backlog[0]
             if order.install and len(self._unanswered) >= INSTALLS_AT_ONCE:
                 break
@@ -110,8 +109,9 @@ class Channel:
             except OSError as error:
                 if error.errno in _SCARCE:
                     self.scarce = True
-                    break
-                raise ChannelEnded(f"the channel to the workload failed: {error.strerror}") from error
+                else:
+                    self.deaf = True
+                break
             else:
                 if order.install:
                     self._unanswered.add(order.ring)
@@ -129,6 +129,8 @@ class Channel:
                 packet = self._socket.recv(PACKET_BYTES + 1)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                continue  # it closed without reading all; what it said before that comes next
             except OSError as error:
                 raise ChannelEnded(f"the channel to the workload failed: {error.strerror}") from error
             if not packet:

@@ -1,7 +1,7 @@
 """Which rings one run of a workload has, and what its words about them mean (design 7, E 6.1).
 
 A ring is in the table from the moment its install is queued until it is proved that the workload does not hold it:
-it refused it, it let go of it when told to, or it is gone. A fault takes nothing out.
+it refused it, it let go of it, asked or not, or it is gone. A fault takes nothing out.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class HeldRings:
                 told.append((ring.owner, self.fault(ring_id, code, text, holds=True)))
         return told
 
-    def gone(self, killers: set[Address]) -> list[Told]:
-        """No process of the run is left; who had it killed is told too."""
-        rings: dict[Address, list[RingId]] = {owner: [] for owner in killers}
+    def gone(self) -> list[Told]:
+        """No process of the run is left."""
+        rings: dict[Address, list[RingId]] = {}
         for ring_id, ring in sorted(self._rings.items()):
             rings.setdefault(ring.owner, []).append(ring_id)
         self._rings.clear()
@@ -113,6 +113,8 @@ class HeldRings:
                 return self.not_installed(ring_id, *fault_of(reply))
             case Quiesced(), HeldRing(holding=Holding.UNINSTALLING):
                 return self.let_go(ring_id)
+            case Quiesced(), HeldRing(holding=Holding.INSTALLED):
+                return self._let_go_unasked(ring_id, ring)
             case Fault(), HeldRing(faulted=False):
                 ring.faulted = True
                 code, text = fault_of(reply)
@@ -123,6 +125,14 @@ class HeldRings:
             case _:
                 self.surplus += 1
                 return None
+
+    def _let_go_unasked(self, ring_id: RingId, ring: HeldRing) -> Told | None:
+        """It has nothing more to do with the ring: all is well if it said before that it was done, or what is not."""
+        del self._rings[ring_id]
+        if ring.closed or ring.faulted:
+            return None
+        text = "the workload let go of the ring before its stream had ended"
+        return ring.owner, self.fault(ring_id, EdgeFaultCode.WORKER_CRASHED, text, holds=False)
 
     def fault(self, ring_id: RingId, code: EdgeFaultCode, text: str, *, holds: bool) -> WorkerFaulted:
         return WorkerFaulted(instance_id=self._instance_id, ring_id=ring_id, code=code, text=text, holds=holds)

@@ -4,15 +4,14 @@ Each run of a workload gets one channel, through its shim; it carries the rings'
 answers back. The port never waits: shims and workloads that do not answer are deadlines, a workload that does not read
 has a bounded backlog, and one that talks too much or nonsense loses its channel.
 
-`WorkerGone` is the proof that no process of a run can touch its rings: the shim has ended, and either it left its exit
-record, which it writes when no descendant is left, or nobody of the run is found any more and nobody has its memory
-mapped. A closed channel proves nothing. A clock never does either: without a proof it is looked again.
+A ring is free when its workload says that it has let go of it, asked or not, or with `WorkerGone`, the proof that no
+process of the run is left. A closed channel proves nothing.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,21 +25,19 @@ from messages.edge_ports import (
     KillWorker,
     UninstallRing,
     WorkerFaulted,
-    WorkerGone,
     WorkerInstalled,
     WorkerQuiesced,
     WorkersMessage,
 )
 from messages.ports import PortRefusal
 from runtime.edges.channel import Channel, ChannelEnded
-from runtime.edges.held_rings import HeldRings, Holding, Told
-from runtime.edges.holders import holders, kill
+from runtime.edges.held_rings import HeldRing, HeldRings, Holding, Told
 from runtime.edges.introduction import ShimTalk
 from runtime.edges.later import Due, Later, Woken
 from runtime.edges.memory import NodeMemory
 from runtime.edges.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
+from runtime.edges.run_end import RunEnd
 from runtime.processes.exits import ExitWatch
-from runtime.processes.proc import Stat
 from runtime.shim.attach import AttachedRun, attach
 from runtime.shim.client import ShimFailed
 
@@ -56,7 +53,6 @@ EOF_GRACE_S = 0.5
 TAKE_S = 8.0
 """A workload may need so long to take its channel; less than the deadline of an install, which knows no reason."""
 
-LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 0.05, 2.0
 FLUSH_AGAIN_S = 0.1
 
 LiveWorkersMessage = WorkersMessage | Woken | Due
@@ -77,14 +73,10 @@ class _Run:
 
     attached: AttachedRun
     rings: HeldRings
-    exit_key: int = 0
+    end: RunEnd
     channel: Channel | None = None
     channel_key: int = 0
     lost: str = ""
-    outlived: bool = False
-    looking: bool = False
-    look_again_s: float = LOOK_AGAIN_S
-    killers: set[Address] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -180,7 +172,7 @@ class Workers(Actor[LiveWorkersMessage]):
         name = order.instance_id
         run = self._runs.get(name)
         if run is not None and not run.attached.shim_lives():
-            self._look(run, ctx)  # its end may be news that waits in our own mailbox
+            run.end.look(ctx)  # its end may be news that waits in our own mailbox
             if name in self._runs:
                 raise _NotInstalled(EdgeFaultCode.WORKER_NOT_RUNNING, f"{name} has ended, its last processes have not")
             run = None
@@ -199,12 +191,14 @@ class Workers(Actor[LiveWorkersMessage]):
             attached = self._living(name)
             if attached is None:
                 return None
-            pidfd = attached.pidfd()
+            rings = HeldRings(name)
+            end = RunEnd(
+                attached, lambda: self._arena(rings), lambda ctx: self._gone(name, ctx), self._later, self._shims
+            )
+            end.watch(self._exits)
         except (ShimFailed, OSError) as failed:
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{name} cannot be reached: {failed}") from None
-        run = self._runs[name] = _Run(attached, HeldRings(name))
-        key = run.exit_key = self._later.on(lambda ctx: self._look(run, ctx))
-        self._exits.watch_stranger(attached.shim_pid, pidfd, lambda _: self._later.ring(key))
+        run = self._runs[name] = _Run(attached, rings, end)
         return run
 
     def _living(self, name: str) -> AttachedRun | None:
@@ -254,6 +248,8 @@ class Workers(Actor[LiveWorkersMessage]):
         if len(run.rings) >= RINGS_AT_MOST:
             text = f"{order.instance_id} has {RINGS_AT_MOST} rings, as many as a workload may have"
             raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, text)
+        if run.channel is not None and run.channel.deaf:
+            raise _NotInstalled(EdgeFaultCode.WORKER_REFUSED, f"{run.name} closes its channel")
         if run.channel is not None:
             return run.channel
         if len(run.rings):
@@ -262,12 +258,10 @@ class Workers(Actor[LiveWorkersMessage]):
         return self._open_channel(run, ctx)
 
     def _uninstall(self, order: UninstallRing, ctx: Context) -> None:
-        run = self._runs.get(order.instance_id)
-        held = None if run is None else run.rings.get(order.ring_id)
-        if run is None or held is None:
-            # Never handed out by this process, or let go already
-            ctx.tell(_owner(ctx), WorkerQuiesced(instance_id=order.instance_id, ring_id=order.ring_id))
+        found = self._holding(order, ctx)
+        if found is None:
             return
+        run, held = found
         held.owner = _owner(ctx)
         if held.holding is Holding.UNINSTALLING:
             return  # the answer is on its way
@@ -290,25 +284,23 @@ class Workers(Actor[LiveWorkersMessage]):
         self._flush(run, ctx)
 
     def _kill(self, order: KillWorker, ctx: Context) -> None:
-        name = order.instance_id
-        run = self._runs.get(name)
-        if run is None:  # who held the ring is gone, and that was told; its next run has nothing of it
-            ctx.tell(_owner(ctx), WorkerGone(instance_id=name, ring_ids=[]))
-            return
-        ctx.log("warning", "a workload is killed", instance=name, reason=order.reason)
-        run.killers.add(_owner(ctx))
-        if run.outlived:  # the agent ends what it can find
-            with suppress(OSError):  # it is looked again, and told why it cannot be
-                kill(self._holders(run))
-        else:
-            self._shims.ask(
-                run.attached, "stop 0", (), ctx, lambda answer, ctx: self._stopped_or_kill(run, answer, ctx)
-            )
+        """An order that comes late finds another run, which does not hold the ring."""
+        found = self._holding(order, ctx)
+        if found is not None:
+            run, held = found
+            held.owner = _owner(ctx)
+            ctx.log("warning", "a workload is killed", instance=run.name, ring=order.ring_id, reason=order.reason)
+            run.end.kill(ctx)
 
-    def _stopped_or_kill(self, run: _Run, answer: object, ctx: Context) -> None:
-        if isinstance(answer, str) and self._runs.get(run.name) is run and run.attached.shim_lives():
-            ctx.log("error", "a shim does not stop its workload, killed", instance=run.name, reason=answer)
-            run.attached.kill()
+    def _holding(self, order: UninstallRing | KillWorker, ctx: Context) -> tuple[_Run, HeldRing] | None:
+        """Which run has the ring. None: no process that lives does, and that is told."""
+        run = self._runs.get(order.instance_id)
+        held = None if run is None else run.rings.get(order.ring_id)
+        if run is None or held is None:
+            # Never handed out by this process, or let go already
+            ctx.tell(_owner(ctx), WorkerQuiesced(instance_id=order.instance_id, ring_id=order.ring_id))
+            return None
+        return run, held
 
     # the channel
 
@@ -342,12 +334,7 @@ class Workers(Actor[LiveWorkersMessage]):
         channel = run.channel
         if channel is None:
             return
-        try:
-            dropped = channel.flush()
-        except ChannelEnded as ended:
-            self._closed(run, str(ended), ctx)
-            return
-        for ring_id in dropped:
+        for ring_id in channel.flush():
             channel.recall(ring_id)
             text = f"ring {ring_id} was erased before {run.name} got it"
             _tell([run.rings.not_installed(ring_id, EdgeFaultCode.ARENA_FAILED, text)], ctx)
@@ -413,47 +400,18 @@ class Workers(Actor[LiveWorkersMessage]):
 
     # the end of a run
 
-    def _look(self, run: _Run, ctx: Context) -> None:
-        """The shim has ended: tell that the run is gone when it is, else look again."""
-        if self._runs.get(run.name) is not run or run.attached.shim_lives():
-            return
-        holding: list[Stat] = []
-        try:
-            holding = self._holders(run)
-            gone = not holding and run.attached.gone()
-        except OSError as error:  # it was not possible to look, which proves nothing
-            ctx.log("error", "cannot see what is left of a run", instance=run.name, reason=str(error))
-            gone = False
-        if not gone:
-            if run.killers:
-                kill(holding)
-            if not run.outlived:
-                run.outlived = True
-                pids = [one.pid for one in holding]
-                ctx.log("warning", "a shim has ended and processes of it are left", instance=run.name, holders=pids)
-            if not run.looking:
-                run.looking = True
-                self._later.after(run.look_again_s, lambda ctx: self._look_again(run, ctx), ctx)
-                run.look_again_s = min(2 * run.look_again_s, LOOK_AGAIN_MAX_S)
-            return
-        self._lose_channel(run, f"{run.name} is gone", ctx)
-        del self._runs[run.name]
-        self._later.forget(run.exit_key)
+    def _gone(self, name: str, ctx: Context) -> None:
+        run = self._runs[name]
+        self._lose_channel(run, f"{name} is gone", ctx)
+        del self._runs[name]
         run.attached.close()
-        _tell(run.rings.gone(run.killers), ctx)
+        _tell(run.rings.gone(), ctx)
 
-    def _holders(self, run: _Run) -> list[Stat]:
-        """Who has ring memory of a run whose shim was killed."""
-        if run.attached.recorded():
-            return []
-        for ring_id in run.rings.ids():
+    def _arena(self, rings: HeldRings) -> int | None:
+        for ring_id in rings.ids():
             with suppress(KeyError):
-                return holders(self._memory.ring(ring_id).arena_fd)
-        return []
-
-    def _look_again(self, run: _Run, ctx: Context) -> None:
-        run.looking = False
-        self._look(run, ctx)
+                return self._memory.ring(ring_id).arena_fd
+        return None
 
 
 def _owner(ctx: Context) -> Address:

@@ -197,9 +197,7 @@ class SimulatedWorkers(Actor[SimulatedWorkersMessage]):
                 if message.ring_id in self._workloads.held:
                     ctx.tell(self._owner, WorkerClosed(instance_id=message.instance_id, ring_id=message.ring_id))
             case KillWorker():
-                self._workloads.killed.append(message.instance_id)
-                if not self._workloads.stuck:
-                    self._crash(message.instance_id, ctx)
+                self._kill(message, ctx)
             case FindRun():
                 runs = self._workloads.runs(message.instance_id, message.epoch)
                 ctx.reply(RunFound(runs=runs, run=self._workloads.run(message.instance_id)))
@@ -237,6 +235,14 @@ class SimulatedWorkers(Actor[SimulatedWorkersMessage]):
             return
         self._workloads.held.pop(order.ring_id, None)
         ctx.tell(self._owner, WorkerQuiesced(instance_id=order.instance_id, ring_id=order.ring_id))
+
+    def _kill(self, order: KillWorker, ctx: Context) -> None:
+        if order.ring_id not in self._workloads.held:
+            ctx.tell(self._owner, WorkerQuiesced(instance_id=order.instance_id, ring_id=order.ring_id))
+            return
+        self._workloads.killed.append(order.instance_id)
+        if not self._workloads.stuck:
+            self._crash(order.instance_id, ctx)
 
     def _crash(self, instance_id: str, ctx: Context) -> None:
         rings = [ring_id for ring_id, order in self._workloads.held.items() if order.instance_id == instance_id]

@@ -12,6 +12,7 @@ import re
 import select
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -159,13 +160,19 @@ class Channel:
         if blocked:
             self._on_unsent()
 
-    def drain(self, timeout_ms: int) -> None:
-        """Wait for room for what is unsent, once."""
-        if self._unsent:
+    def take_no_more(self) -> None:
+        """Let no further order come: `receive` gives those that are here, then raises `EOFError`."""
+        with suppress(OSError):  # the node is gone
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until all is sent, or the node is gone, or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while self._unsent and (left_s := deadline - time.monotonic()) > 0:
             poller = select.poll()
             with suppress(ValueError):  # closed meanwhile
                 poller.register(self._socket, select.POLLOUT)
-            poller.poll(timeout_ms)
+            poller.poll(left_s * 1000)
             self.flush()
 
     def close(self) -> None:

@@ -63,6 +63,12 @@ class InputPort(Port[Source]):
             self._let_go()
             self._changed()
 
+    def shut(self, why: str) -> None:
+        with self._lock:
+            if self._source is not None:
+                self._source.drop()
+        super().shut(why)
+
     def dispose(self) -> None:
         super().dispose()
         self._source = None

@@ -45,7 +45,7 @@ MAX_RINGS = 64
 RETRY_MS = 20
 """While a view of an uninstalled ring is held: how often it is tried again to unmap it."""
 
-LAST_WORDS_MS = 1000
+LAST_WORDS_S = 1.0
 _STACK_BYTES = 256 * 1024
 """Of the serving thread: a workload's address space is limited."""
 
@@ -99,7 +99,12 @@ class Ports:
         return port
 
     def close(self) -> None:
-        """Close every port, end every stream and let go of all rings, as far as no view of them is held."""
+        """Close every port, end every output's stream and let go of all rings; the program may go on without ports.
+
+        The payload of the newest record of each input is no longer valid. A ring of which another view is kept, such
+        as an array, stays mapped until that is dropped. The node cannot be told then: once it wants the memory back it
+        ends the program. Drop such views before.
+        """
         self.finish()
         self._closing = True
         self._wake()
@@ -114,7 +119,7 @@ class Ports:
                 port.close()
         channel = self._channel
         if channel is not None:
-            channel.drain(LAST_WORDS_MS)
+            channel.drain(LAST_WORDS_S)
 
     def __enter__(self) -> Ports:
         return self
@@ -148,9 +153,13 @@ class Ports:
             while not self._closing:
                 self._turn()
         finally:
-            self._drop_channel()
             for port in self._all():
-                port.shut("the ports of this process are closed")
+                port.shut(_CLOSED)
+            if self._channel is not None:
+                self._channel.take_no_more()
+                self._hear(self._channel)
+                self._drop_channel()
+            for port in self._all():
                 port.dispose()
             if self._shim is not None:
                 self._shim.close()
@@ -203,13 +212,14 @@ class Ports:
             self._drop_channel()
 
     def _drop_channel(self) -> None:
-        """The edges process is gone, and its rings with it."""
+        """The edges process is gone, and its rings with it; or the ports are closed, and it is told what is let go."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
         for port, link in self._rings.values():
             port.uninstalled(link)
         self._rings.clear()
+        channel.drain(LAST_WORDS_S)
         channel.close()
 
     def _obey(self, packet: Packet, channel: Channel) -> None:
@@ -235,6 +245,8 @@ class Ports:
             close_all(packet.fds)
             channel.tell("installed", packet.ring)
             return
+        if self._closing:
+            raise Refusal(_CLOSED)
         if len(self._rings) >= MAX_RINGS:
             raise Refusal(f"a workload has at most {MAX_RINGS} rings")
         link: Link = Source(packet, channel) if packet.direction == INGRESS else Sink(packet, channel)
@@ -282,6 +294,8 @@ class Ports:
         if self._channel is not None:
             self._channel.forked()
 
+
+_CLOSED = "the ports of this process are closed"
 
 _mine: Ports | None = None
 _open: set[Ports] = set()

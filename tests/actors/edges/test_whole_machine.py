@@ -265,8 +265,10 @@ class Node:
                 worker.holds.discard(ring)
                 worker.let_go.add(ring)
                 self.reports(WorkerQuiesced(instance_id=worker.instance, ring_id=ring))
-            case KillWorker():
+            case KillWorker(ring_id=ring) if ring in worker.holds:
                 self.reports(worker.crash())
+            case KillWorker(ring_id=ring):
+                self.reports(WorkerQuiesced(instance_id=worker.instance, ring_id=ring))
 
     def install(self, worker, order, ring):
         if worker.alive and order.epoch.number == worker.number and ring not in worker.let_go:

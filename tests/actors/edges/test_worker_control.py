@@ -206,7 +206,7 @@ def test_a_workload_is_killed_once_and_only_if_it_may_hold_the_ring():
     driven = Driven("formatted", INSTALLED, "uninstall")
     assert driven.control.kill(8001, "too long")
     assert not driven.control.kill(8001, "too long")
-    assert driven.control.drain_orders() == [KillWorker(instance_id=ME, reason="too long")]
+    assert driven.control.drain_orders() == [KillWorker(instance_id=ME, ring_id=8001, reason="too long")]
     assert not Driven().control.kill(8001, "it is the memory port")
     assert not Driven("formatted", GONE).control.kill(8001, "nobody is left")
     assert not driven.control.kill(404, "no such ring")

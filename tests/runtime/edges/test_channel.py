@@ -156,17 +156,29 @@ def test_a_closed_end_is_told_after_what_was_said_before(pair):
     assert [next(packets), next(packets)] == [b"one", b"two"]
     with pytest.raises(ChannelEnded):
         next(packets)
+
+
+def test_what_was_said_before_the_end_is_heard_though_nothing_can_be_sent(pair):
+    pair.workload.send(b"one")
+    pair.workload.close()
     pair.channel.open()
-    pair.channel.put(1, b"x")
+    pair.install(1)
+    assert pair.channel.flush() == pair.channel.flush() == []
+    assert (pair.channel.deaf, pair.channel.unseen()) == (True, [1])
+    packets = pair.channel.receive()
+    assert next(packets) == b"one"
     with pytest.raises(ChannelEnded):
-        pair.channel.flush()
+        next(packets)
 
 
-def test_a_reader_that_closed_with_unread_orders_is_an_end_too(pair):
+def test_a_reader_that_closed_with_unread_orders_is_heard_to_its_end_too(pair):
     pair.channel.open()
     pair.channel.put(1, b"x")
     pair.channel.flush()
+    pair.workload.send(b"one")
     pair.workload.close()
+    packets = pair.channel.receive()
+    assert next(packets) == b"one"
     with pytest.raises(ChannelEnded):
         list(pair.channel.receive())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ RULES = {
     (Refused, Holding.INSTALLED): (None, True, True),
     (Refused, Holding.UNINSTALLING): (None, True, False),
     (Quiesced, Holding.INSTALLING): (None, True, True),
-    (Quiesced, Holding.INSTALLED): (None, True, True),
+    (Quiesced, Holding.INSTALLED): (WorkerFaulted, False, False),
     (Quiesced, Holding.UNINSTALLING): (WorkerQuiesced, False, False),
     (Fault, Holding.INSTALLING): (WorkerFaulted, True, False),
     (Fault, Holding.INSTALLED): (WorkerFaulted, True, False),
@@ -76,9 +77,9 @@ orders = st.tuples(st.sampled_from(["add", "uninstall", "lose"]), st.none(), st.
 
 @given(st.lists(words | orders, max_size=40))
 @settings(max_examples=150)
-def test_a_ring_is_free_only_by_a_refusal_an_answered_uninstall_or_the_end(steps):
+def test_a_ring_is_free_only_by_a_refusal_its_letting_go_or_the_end(steps):
     rings = HeldRings("cam")
-    told, held, asked = [], set(), set()
+    held, asked, done = set(), set(), set()
     for what, said, ring in steps:
         before = {number for number in (1, 2, 3) if rings.get(number) is not None}
         assert before == held
@@ -87,6 +88,7 @@ def test_a_ring_is_free_only_by_a_refusal_an_answered_uninstall_or_the_end(steps
                 rings.add(ring, OWNER)
                 held.add(ring)
                 asked.discard(ring)
+                done.discard(ring)
         elif what == "uninstall":
             if ring in held:
                 rings.get(ring).holding = Holding.UNINSTALLING
@@ -94,28 +96,41 @@ def test_a_ring_is_free_only_by_a_refusal_an_answered_uninstall_or_the_end(steps
         elif what == "lose":
             reports = rings.fault_all(EdgeFaultCode.WORKER_CRASHED, "lost")
             assert all(report.holds for _, report in reports)
+            done |= held
         else:
-            first = rings.get(ring) is not None and rings.get(ring).holding is Holding.INSTALLING
+            holding = None if rings.get(ring) is None else rings.get(ring).holding
+            first = holding is Holding.INSTALLING
             report = rings.take(said(ring=ring))
-            told.append(report)
-            if said is Quiesced and ring in held and ring in asked:
+            if said in (Fault, Closed):
+                done.add(ring)
+            if said is Quiesced and holding is Holding.INSTALLED:
+                assert (report is None) == (ring in done), "what it did not say before is a fault"
+                held.discard(ring)
+            elif said is Quiesced and ring in held and ring in asked:
                 assert report == (OWNER, WorkerQuiesced(instance_id="cam", ring_id=ring))
                 held.discard(ring)
             elif said is Refused and first:
                 assert not report[1].holds
                 held.discard(ring)
-    gone = rings.gone(set())
+    gone = rings.gone()
     assert gone == ([(OWNER, WorkerGone(instance_id="cam", ring_ids=sorted(held)))] if held else [])
     assert len(rings) == 0
+
+
+@pytest.mark.parametrize("before", [Closed, Fault])
+def test_to_let_go_of_a_ring_that_has_no_more_use_is_no_fault(before):
+    rings = table(Holding.INSTALLED)
+    rings.take(before(ring=1))
+    assert rings.take(Quiesced(ring=1)) is None
+    assert (len(rings), rings.surplus) == (0, 0)
+    assert rings.fault_all(EdgeFaultCode.WORKER_CRASHED, "lost") == []
 
 
 def test_everybody_concerned_is_told_that_a_run_is_gone():
     rings = HeldRings("cam")
     for number, owner in ((5, OWNER), (2, OWNER), (3, OTHER)):
         rings.add(number, owner)
-    killer = Address("shed.edges/killer")
-    assert dict(rings.gone({killer, OTHER})) == {
-        killer: WorkerGone(instance_id="cam", ring_ids=[]),
+    assert dict(rings.gone()) == {
         OTHER: WorkerGone(instance_id="cam", ring_ids=[3]),
         OWNER: WorkerGone(instance_id="cam", ring_ids=[2, 5]),
     }

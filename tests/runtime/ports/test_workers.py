@@ -38,7 +38,7 @@ from messages.edge_ports import (
 )
 from messages.ports import PortRefusal
 from messages.system import ExitKind, GetState
-from runtime.edges import introduction
+from runtime.edges import introduction, run_end
 from runtime.edges.holders import holders
 from runtime.edges.memory import NodeMemory
 from runtime.edges.ring import RingConsumer, RingProducer
@@ -591,7 +591,7 @@ def test_a_descendant_that_nobody_finds_is_found_by_the_memory_it_has(node, kept
     node.wait_logged("processes of it are left")
     node.uninstall(ring)
     node.settle()
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
     assert not alive(child)
 
@@ -604,14 +604,14 @@ def test_nothing_is_free_while_it_is_impossible_to_look(node, monkeypatch):
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(port, "holders", out_of_descriptors)
+        patch.setattr(run_end, "holders", out_of_descriptors)
         os.kill(handle.shim_pid, signal.SIGKILL)
         node.collect()
         node.wait_logged("cannot see what is left of a run")
         fault = node.report()
         assert (type(fault), fault.holds) == (WorkerFaulted, True)
         node.uninstall(ring)
-        node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+        node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
         node.settle()
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
 
@@ -624,7 +624,7 @@ def test_a_hidden_descendant_that_stopped_its_shim_ends_when_its_workload_is_kil
                .replace("{keep}", keep))  # fmt: skip
     ring = node.installed()
     child = int(node.hear())
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
     assert not alive(child)
 
@@ -702,8 +702,42 @@ def test_a_closed_channel_is_no_proof(node):
     node.install(node.ref())
     refused = node.report()
     assert (refused.code, refused.holds) == (EdgeFaultCode.WORKER_REFUSED, False)
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
+
+
+def test_a_workload_that_lets_go_of_its_rings_and_closes_its_channel_lives_on(node):
+    """Nobody can be asked any more, and nobody has to be; another channel brings other rings."""
+    handle = node.start(
+        """
+        c = channel()
+        for _ in range(3):
+            obey(c, *take(c))
+        say(c, did="closed", ring=1)
+        for ring in sorted(maps):
+            obey(c, {"do": "uninstall", "ring": ring}, [])
+        c.close()
+        tell("closed")
+        serve(channel())
+        """
+    )
+    out = node.install(node.ref(), direction=RingDirection.EGRESS, port="out")
+    assert node.report() == WorkerInstalled(instance_id=ID, ring_id=out)
+    unread, left = node.installed(), node.installed()
+    assert node.hear() == "closed"
+    node.tell(EndStream(instance_id=ID, ring_id=left))
+    assert node.report() == WorkerClosed(instance_id=ID, ring_id=out)
+    for ring in (unread, left):
+        fault = node.report()
+        assert (type(fault), fault.ring_id, fault.holds) == (WorkerFaulted, ring, False), "its stream goes on"
+        assert fault.code is EdgeFaultCode.WORKER_CRASHED
+    for ring in (out, unread, left):
+        node.uninstall(ring)
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+        node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="an order that comes late"))
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    node.installed()
+    assert alive(handle.pid)
 
 
 def test_a_workload_that_closed_an_empty_channel_gets_another(node):
@@ -743,7 +777,7 @@ def test_a_workload_that_talks_nonsense_loses_its_channel_and_not_its_rings(node
         (ring, EdgeFaultCode.WORKER_REFUSED, True) for ring in rings
     ]
     assert node.hear() == "(None, [])", "the channel is closed"
-    node.tell(KillWorker(instance_id=ID, reason="test"))
+    node.tell(KillWorker(instance_id=ID, ring_id=rings[0], reason="test"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=rings)
 
 
@@ -754,7 +788,7 @@ def test_answers_about_rings_that_nobody_asked_about_are_counted_and_a_flood_end
         obey(c, *take(c))
         for did in ("installed", "quiesced", "refused", "closed", "fault"):
             say(c, did=did, ring=999)
-        say(c, did="quiesced", ring=1)
+        say(c, did="refused", ring=1)
         obey(c, *take(c))
         wait()
         while True:
@@ -867,7 +901,7 @@ def test_a_silent_workload_blocks_nobody_and_is_killed_when_told(node):
     unseen = [node.report() for _ in range(5)]
     assert unseen == [WorkerQuiesced(instance_id=ID, ring_id=ring) for ring in rings[4:]], "they never left"
     node.settle()
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=rings[3], reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=rings[:4])
 
 
@@ -928,7 +962,7 @@ def test_whatever_clings_to_a_ring_is_ended_and_only_then_the_ring_is_free(node,
     ring = node.install(node.ref())
     assert node.hear() == "now"
     node.uninstall(ring)
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
     reports = [node.report()]
     while not isinstance(reports[-1], WorkerGone):
         reports.append(node.report())
@@ -971,24 +1005,31 @@ def test_a_silent_shim_is_killed_when_its_workload_must_end(node, monkeypatch):
     ring = node.installed()
     monkeypatch.setattr(introduction, "REPLY_TIMEOUT_S", 0.3)
     os.kill(handle.shim_pid, signal.SIGSTOP)
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
+    node.tell(KillWorker(instance_id=ID, ring_id=ring, reason="it does not let go"))
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring])
     assert not alive(handle.pid)
 
 
-def test_a_run_that_was_given_no_ring_is_not_killed(node):
+def test_a_run_that_does_not_hold_the_ring_is_not_killed(node):
     """The order was about its predecessor, which is gone."""
+    handle = node.start("serve(channel())")
+    first = node.installed()
+    os.kill(handle.pid, signal.SIGKILL)
+    node.collect()
+    while node.report() != WorkerGone(instance_id=ID, ring_ids=[first]):
+        pass
     handle = node.start("tell('here'); serve(channel())")
     assert node.hear() == "here"
-    node.tell(KillWorker(instance_id=ID, reason="it does not let go"))
-    assert node.report() == WorkerGone(instance_id=ID, ring_ids=[])
-    node.installed()
+    for _ in range(2):
+        node.tell(KillWorker(instance_id=ID, ring_id=first, reason="it does not let go"))
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=first)
+        node.installed()
     assert alive(handle.pid)
 
 
 def test_killing_what_does_not_run_is_answered(node):
-    node.tell(KillWorker(instance_id="nobody", reason="test"))
-    assert node.report() == WorkerGone(instance_id="nobody", ring_ids=[])
+    node.tell(KillWorker(instance_id="nobody", ring_id=5, reason="test"))
+    assert node.report() == WorkerQuiesced(instance_id="nobody", ring_id=5)
 
 
 def test_a_new_edges_process_reaches_the_workloads_of_the_old(node):
@@ -1053,6 +1094,38 @@ def test_records_pass_through_a_workload_that_uses_the_python_ports(node):
     assert consumer.readable() == 2 * 40 + 6
     stream = b"".join(map(bytes, consumer.spans(0, 86)))
     assert (stream[40:42], stream[82:]) == (b"ba", b"fedc")
+    producer.release()
+    consumer.release()
+
+
+def test_a_workload_that_closes_its_python_ports_works_on_and_what_it_sent_stays(node):
+    handle = node.start(
+        SDK
+        + """
+    with ports:
+        ports.output("out").send(b"last")
+        record = ports.input("in").receive()
+    tell("works on")
+    time.sleep(1000)
+    """
+    )
+    left, out = node.installed(), node.install(node.ref(), direction=RingDirection.EGRESS, port="out")
+    assert node.report() == WorkerInstalled(instance_id=ID, ring_id=out)
+    producer, _ = both_sides(node.memory.ring(left))
+    _, consumer = both_sides(node.memory.ring(out))
+    producer.commit(producer.write(0, pack_header(1, 0, 2, 0) + b"in"))
+    assert node.hear() == "works on"
+    assert node.report() == WorkerClosed(instance_id=ID, ring_id=out)
+    fault = node.report()
+    assert (fault.ring_id, fault.holds) == (left, False)
+    assert consumer.readable() == 44
+    for ring in (left, out):
+        node.uninstall(ring)
+        assert node.report() == WorkerQuiesced(instance_id=ID, ring_id=ring)
+    ring = node.install(node.ref())
+    refused = node.report()
+    assert (refused.ring_id, refused.holds) == (ring, False), "it takes no channel any more"
+    assert alive(handle.pid)
     producer.release()
     consumer.release()
 

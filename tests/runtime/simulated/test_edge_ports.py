@@ -238,12 +238,22 @@ def test_a_workload_takes_a_ring_reads_to_the_end_and_lets_go():
 
 def test_a_killed_workload_is_gone_with_its_rings_and_its_run_takes_no_more():
     ports = Ports()
-    ports.tell(SHED, "workers", install(), install(2), KillWorker(instance_id="hostwatch@shed", reason="it clings"))
+    kill = KillWorker(instance_id="hostwatch@shed", ring_id=1, reason="it clings")
+    ports.tell(SHED, "workers", install(), install(2), kill)
     assert ports.told(SHED)[-1] == WorkerGone(instance_id="hostwatch@shed", ring_ids=[1, 2])
     ports.tell(SHED, "workers", install(3))
     faulted = ports.told(SHED)[-1]
     assert isinstance(faulted, WorkerFaulted)
     assert (faulted.code, faulted.holds) == (Code.WORKER_NOT_RUNNING, False)
+
+
+def test_a_workload_that_does_not_hold_the_ring_is_not_killed():
+    workloads = SimulatedWorkloads()
+    ports = Ports(workloads)
+    kill = KillWorker(instance_id="hostwatch@shed", ring_id=7, reason="it clings")
+    ports.tell(SHED, "workers", install(), kill)
+    assert ports.told(SHED)[-1] == WorkerQuiesced(instance_id="hostwatch@shed", ring_id=7)
+    assert list(workloads.held) == [1]
 
 
 def test_with_a_host_rings_belong_to_the_process_that_got_them():

@@ -13,6 +13,7 @@ from pickle import PickleBuffer
 import pytest
 
 from runtime.workload import PortClosed, Ports, PortTimeout
+from runtime.workload.channel import Channel
 
 WAIT_S = 20
 
@@ -298,12 +299,17 @@ def test_closing_the_ports_ends_streams_and_leaves_nothing(edges):
         edges.open_channel()
         out, port = ports.output("out"), ports.input("in")
         ring = edges.install("out", "egress")
-        edges.install("in", "ingress").push(b"x")
+        unread = edges.install("in", "ingress")
+        unread.push(b"x")
         out.send(b"last")
         record = port.receive(WAIT_S)
-    assert [edges.hear(), edges.hear()] == [{"did": "closed", "ring": ring.number}, quiesced(ring)]
-    assert edges.channel.recv(100) == b"", "the other ring is looked at"
-    assert [record.payload for record in ring.pull()] == [b"last"]
+    said = [edges.hear() for _ in range(3)]
+    assert said == [{"did": "closed", "ring": ring.number}, quiesced(ring), quiesced(unread)]
+    assert edges.channel.recv(100) == b""
+    assert edges.mapped() == 0
+    assert [record.payload for record in ring.pull()] == [b"last"], "the node has it still"
+    with pytest.raises(ValueError, match="released"):
+        bytes(record.payload)
     ports.close()
     with pytest.raises(PortClosed):
         port.receive()
@@ -316,6 +322,41 @@ def test_closing_the_ports_ends_streams_and_leaves_nothing(edges):
         ring.close()
     edges.rings.clear()
     assert (descriptors(), threading.active_count()) == before
+
+
+def test_of_a_ring_that_is_looked_at_when_the_ports_close_nothing_is_told(edges):
+    ports = Ports(edges.theirs.dup())
+    edges.open_channel()
+    port = ports.input("in")
+    edges.install("in", "ingress").push(b"kept")
+    array = memoryview(port.receive(WAIT_S).payload)
+    ports.close()
+    assert edges.channel.recv(100) == b""
+    assert (bytes(array), edges.mapped()) == (b"kept", 1)
+    array.release()
+    assert edges.mapped() == 0
+
+
+def test_an_order_that_meets_the_close_of_the_ports_is_answered(edges, monkeypatch):
+    ports = Ports(edges.theirs.dup())
+    edges.open_channel()
+    first = edges.install("in", "ingress")
+    second = edges.lay_out("egress")
+    take_no_more = Channel.take_no_more
+
+    def late(channel):
+        edges.order(second, "out")
+        edges.uninstall(first)
+        take_no_more(channel)
+        with pytest.raises(BrokenPipeError):
+            edges.uninstall(second)
+
+    monkeypatch.setattr(Channel, "take_no_more", late)
+    ports.close()
+    refused = edges.hear()
+    assert (refused["did"], refused["ring"], refused["code"]) == ("refused", second.number, "worker_refused")
+    assert edges.hear() == quiesced(first)
+    assert edges.channel.recv(100) == b""
 
 
 def test_closing_the_ports_wakes_who_waits(edges, background):
