@@ -12,6 +12,7 @@ import msgspec
 
 from actors.actor import AskFailed, Context
 from actors.edges.planning.core import OPENING, PlanCore
+from actors.edges.planning.ends import LifeView
 from actors.edges.planning.judging import PairJudge
 from actors.edges.planning.plan import (
     Begin,
@@ -39,7 +40,7 @@ from actors.edges.planning.processes import list_ends, see_placements
 from actors.edges.planning.runs import RunWatch
 from actors.edges.planning.situation import Listed, party_of
 from actors.edges.planning.state import Closing, DesiredEdge, Life, Pair
-from actors.edges.planning.view import EdgeWork, Hold, LifeView, PlanView
+from actors.edges.planning.view import EdgeWork, Hold, PlanView
 from actors.edges.planning.wish import PlanRefused
 from messages.base import Address, NodeName
 from messages.edge import RingDirection
@@ -78,7 +79,7 @@ class PlanActs:
         core, view = self.core, self.view
         if work.driving or core.distrust:
             return
-        work.driving, looked = True, False
+        work.driving, work.rest, looked = True, None, False
         try:
             for _ in range(STEPS_AT_ONCE):
                 edge = core.state.edges.get(work.name)
@@ -88,6 +89,7 @@ class PlanActs:
                 step = next_step(seen, core.settings.times)
                 if isinstance(step, Wait):
                     self._note(ctx, work, step.phase, step.reason)
+                    view.rest(work)
                     return
                 self._note(ctx, work, phase_during(edge), doing(step) or work.reason)
                 if isinstance(step, Close) and step.why is Closing.FAULT and not looked:
@@ -200,7 +202,7 @@ class PlanActs:
             finished=None,
             finished_run="",
         )
-        work.life, work.running = LifeView.begun(), None
+        work.life, work.running = LifeView.begun(life), None
         try:
             await core.save(ctx)
         except PlanRefused as refused:
@@ -246,7 +248,8 @@ class PlanActs:
         for way, opened in zip(ways, await ctx.all_of(asks), strict=True):
             end, process = view.ends[way], party_of(life.pair, way).process
             if not isinstance(opened, AskFailed):
-                end.take(opened.report, opened.incarnation)
+                if self.view.process(process, ctx.now()).lives_as(opened.incarnation):
+                    end.take(opened.report, opened.incarnation)
             elif opened.code in FINAL:
                 end.refusal = f"{process} refused its end: {opened.code}: {opened.reason}"[:MAX_TEXT]
             else:

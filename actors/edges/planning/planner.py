@@ -125,8 +125,8 @@ class EdgePlanner(Actor[EdgePlanMessage]):
     def _changed(self, ctx: Context, message: EndChanged) -> None:
         if not self._speaks_for(ctx, message.process):
             return
-        edges = self._core.state.edges
-        work = self._view.take_report(edges, message.process, message.incarnation, message.report)
+        process = self._view.process(message.process, ctx.now())
+        work = self._view.take_report(process, message.incarnation, message.report)
         if work is not None:
             ctx.run(self._acts.drive(ctx, work))
 
@@ -134,9 +134,11 @@ class EdgePlanner(Actor[EdgePlanMessage]):
         if not self._speaks_for(ctx, message.process):
             return
         process = self._view.process(message.process, ctx.now())
+        if not process.lives_as(message.incarnation):
+            return
         silent = not process.speaking
         process.heard_at, process.speaking, process.arena = ctx.now(), True, message.arena
-        concerned = self._view.take_listing(self._core.state.edges, process, message.incarnation, message.ends, None)
+        concerned = self._view.take_listing(process, message.incarnation, message.ends, None)
         if silent:
             self._heard(ctx)
         for work in concerned:
@@ -151,6 +153,7 @@ class EdgePlanner(Actor[EdgePlanMessage]):
     def _up(self, ctx: Context, message: PeerUp) -> None:
         if message.process == self._gate:
             for work in self._view.works.values():  # it reads its policy when it starts
+                work.granted = None
                 if work.hold is not None and work.hold.denied:
                     work.hold = None
             return
@@ -191,8 +194,9 @@ class EdgePlanner(Actor[EdgePlanMessage]):
             await see_placements(ctx, core, view)
         if core.distrust:
             return
-        for work in list(view.works.values()):
-            ctx.run(self._acts.drive(ctx, work))
+        for work in view.works.values():
+            if not view.may_rest(work, core.state.edges[work.name], ctx.now()):
+                ctx.run(self._acts.drive(ctx, work))
         for process in view.processes.values():
             if process.strays and process.is_linked:
                 ctx.run(close_strays(ctx, core, process))

@@ -22,9 +22,7 @@ async def see_placements(ctx: Context, core: PlanCore, view: PlanView) -> None:
     except AskFailed as failure:
         ctx.log("debug", "the plane does not tell what is placed", reason=str(failure))
         return
-    view.placements_known = placements.loaded
-    if placements.loaded:
-        view.place(placements.rows)
+    view.place(placements.rows, known=placements.loaded)
 
 
 async def list_ends(ctx: Context, core: PlanCore, view: PlanView, process: NodeName) -> bool:
@@ -37,7 +35,7 @@ async def list_ends(ctx: Context, core: PlanCore, view: PlanView, process: NodeN
         return False
     known = view.process(process, ctx.now())
     known.heard_at, known.speaking, known.arena = ctx.now(), True, ends.arena
-    view.take_listing(core.state.edges, known, ends.incarnation, ends.ends, asked)
+    view.take_listing(known, ends.incarnation, ends.ends, asked)
     return True
 
 

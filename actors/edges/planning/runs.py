@@ -87,8 +87,9 @@ class RunWatch:
                 if self._is_enough(owner, found, hold.unless):
                     work.hold = None
                     ctx.run(self._drive(ctx, work))
-                else:
-                    hold.reason = self._reason(owner, found)
+                elif hold.reason != (reason := self._reason(owner, found)):
+                    hold.reason = reason
+                    ctx.run(self._drive(ctx, work))
 
     def _waiting(self, key: RunKey) -> list[tuple[EdgeWork, Hold]]:
         works = self._view.works.values()

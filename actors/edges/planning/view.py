@@ -1,8 +1,7 @@
 """What the edge planner knows in memory: what is placed, what each edges process tells, and where each edge stands.
 
-Nothing of it survives a restart; it is asked for again. An edges process is believed about its own ends only. Beats and
-answers may overtake each other, so a report never takes an end back to an earlier state, and an end that a beat does
-not show is asked about before it counts as gone.
+Nothing of it survives a restart; it is asked for again. An edges process is believed about its own ends only, and in
+one life after the other.
 """
 
 from __future__ import annotations
@@ -10,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from actors.actor import Context
-from actors.edges.planning.situation import TERMINAL, EndSight, Listed, Situation, node_of, party_of
+from actors.edges.planning.ends import LifeView
+from actors.edges.planning.situation import TERMINAL, EndSight, Situation, node_of, party_of
 from actors.edges.planning.state import DesiredEdge, Life, Pair
 from actors.edges.planning.wish import PortName, parse_port
 from messages.base import NodeName
 from messages.control import Epoch
-from messages.edge import EdgeId, EdgeProvisionState, RingDirection
+from messages.edge import EdgeId, RingDirection
 from messages.edge_end import ArenaSample, EdgeParty, EndReport
 from messages.edge_plan import EdgePhase
 from messages.placement import PlacedInstance
 
 EDGES_SUFFIX = ".edges"
 """The edges process of `shed` is `shed.edges`."""
+
+PAST_LIVES = 16
+"""Of one edges process: what it said is on its way for a moment only."""
+
+QUIET_S = 2.0
+"""An edges process beats each second."""
 
 RUNNING_S = 1.0
 """That an instance runs is believed so long, before it is asked again."""
@@ -34,20 +38,11 @@ RunKey = tuple[str, Epoch]
 
 EndKey = tuple[EdgeId, RingDirection]
 
-_RANK = {
-    EdgeProvisionState.WAITING_FOR_LEASE: 0,
-    EdgeProvisionState.WAITING_FOR_WORKER_RING: 1,
-    EdgeProvisionState.WAITING_FOR_DRIVER: 2,
-    EdgeProvisionState.READY: 3,
-    EdgeProvisionState.STOPPING: 4,
-    EdgeProvisionState.FAILED: 5,
-    EdgeProvisionState.STOPPED: 5,
-}
-
 
 @dataclass(slots=True)
 class ProcessView:
-    """One edges process. `heard_at`: `ctx.now` seconds; `incarnation` of its newest life that was heard, 0 for none.
+    """One edges process. `heard_at`: `ctx.now` seconds; `incarnation` of its newest life that was heard, 0 for none;
+    `past`: of those before, of which nothing is taken any more.
 
     `link`: the incarnation of its link, None while there is none; `speaking`: it told something since the link is up.
     `strays`: ends that no edge here has, and when they were last told to close.
@@ -58,6 +53,7 @@ class ProcessView:
     link: int | None = None
     speaking: bool = False
     incarnation: int = 0
+    past: tuple[int, ...] = ()
     ends: int = 0
     arena: ArenaSample | None = None
     started_at: float | None = None
@@ -67,63 +63,22 @@ class ProcessView:
     def is_linked(self) -> bool:
         return self.link is not None and self.speaking
 
+    def lives_as(self, incarnation: int) -> bool:
+        """Whether that life of it may say something; a new one makes the one before past."""
+        if incarnation in self.past:
+            return False
+        if self.incarnation not in (0, incarnation):
+            self.past = (*self.past, self.incarnation)[-PAST_LIVES:]
+        self.incarnation = incarnation
+        return True
+
+    def is_quiet(self, now: float) -> bool:
+        """It is not heard as often as it should be."""
+        return not self.is_linked or now - self.heard_at > QUIET_S
+
     @property
     def node(self) -> str:
         return self.name.removesuffix(EDGES_SUFFIX)
-
-
-@dataclass(slots=True)
-class EndView:
-    """One end of the life in hand. `serial`: the newest order to it; listings asked before do not count."""
-
-    ordered: bool = True
-    opened: bool = False
-    refusal: str = ""
-    closed: bool = False
-    listed: Listed = Listed.UNKNOWN
-    suspect: bool = False
-    report: EndReport | None = None
-    incarnation: int = 0
-    serial: int = 0
-
-    def take(self, report: EndReport, incarnation: int) -> None:
-        """Its process tells of it; what was told already stays told."""
-        known = self.report
-        if known is not None and incarnation == self.incarnation:
-            if _RANK[report.state] < _RANK[known.state]:
-                return
-            told = known if known.fault is not None and (known.fault_text or not report.fault_text) else report
-            report = msgspec.structs.replace(
-                report, ended=report.ended or known.ended, fault=told.fault, fault_text=told.fault_text
-            )
-        self.report, self.incarnation = report, incarnation
-        self.opened, self.listed, self.suspect = True, Listed.PRESENT, False
-
-    def missing(self, incarnation: int, asked: int | None) -> None:
-        """A listing does not show it. `asked`: the serial at which it was asked for, None for a beat."""
-        if asked is None:
-            self.suspect = self.listed is Listed.PRESENT or self.suspect
-        elif asked >= self.serial:
-            self.listed, self.suspect, self.incarnation = Listed.ABSENT, False, incarnation
-
-
-@dataclass(slots=True)
-class LifeView:
-    """The life in hand. `fresh`: it began in this incarnation of the planner."""
-
-    fresh: bool
-    ends: dict[RingDirection, EndView]
-    ordered_at: float | None = None
-    established_at: float | None = None
-    ready_since: float | None = None
-
-    @classmethod
-    def begun(cls) -> LifeView:
-        return cls(fresh=True, ends={way: EndView(ordered=False) for way in RingDirection})
-
-    @classmethod
-    def found(cls, now: float) -> LifeView:
-        return cls(fresh=False, ends={way: EndView() for way in RingDirection}, ordered_at=now)
 
 
 @dataclass(slots=True)
@@ -149,9 +104,18 @@ class RunningPair:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """There is nothing to do for an edge while these stay: what is placed (as counted), and its hold."""
+
+    placements: int
+    hold: Hold | None
+
+
 @dataclass(slots=True)
 class EdgeWork:
-    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted."""
+    """One edge that shall be, as it is being worked on. `strikes`: lives in a row that faulted; `rest`: how it was when
+    it last came to rest, None while something is done for it."""
 
     name: str
     source: PortName
@@ -165,6 +129,7 @@ class EdgeWork:
     phase: EdgePhase = EdgePhase.WAITING
     reason: str = ""
     driving: bool = False
+    rest: Rest | None = None
 
 
 def resolve(name: PortName, found: list[PlacedInstance], used: str | None) -> PlacedInstance | str:
@@ -205,19 +170,24 @@ def _runs(work: EdgeWork, pair: Pair | None, now: float) -> bool:
 
 
 class PlanView:
-    """Placements, edges processes and edges in memory."""
+    """Placements, edges processes and edges in memory. `placements` counts how often what is placed has changed."""
 
     def __init__(self) -> None:
         self.rows: dict[str, PlacedInstance] = {}
         self._by_workload: dict[str, list[PlacedInstance]] = {}
         self.placements_known = False
+        self.placements = 0
         self.processes: dict[NodeName, ProcessView] = {}
         self.works: dict[str, EdgeWork] = {}
         self.serial = 0
 
-    def place(self, rows: Iterable[PlacedInstance]) -> None:
-        """What is placed now, instead of what was."""
-        self.rows = {row.record.instance_id: row for row in rows}
+    def place(self, rows: Iterable[PlacedInstance], *, known: bool) -> None:
+        """What is placed now, instead of what was; unless it is not `known`."""
+        placed = {row.record.instance_id: row for row in rows} if known else self.rows
+        if placed == self.rows and known == self.placements_known:
+            return
+        self.placements += 1
+        self.rows, self.placements_known = placed, known
         self._by_workload = {}
         for row in self.rows.values():
             self._by_workload.setdefault(row.record.workload, []).append(row)
@@ -240,7 +210,7 @@ class PlanView:
     def work_on(self, edge: DesiredEdge, ctx: Context) -> EdgeWork:
         """Begin to look after an edge; its life, if it has one, was begun by an earlier planner."""
         source, target = parse_port(edge.source, "source"), parse_port(edge.target, "target")
-        life = None if edge.life is None else LifeView.found(ctx.now())
+        life = None if edge.life is None else LifeView.found(edge.life, ctx.now())
         work = EdgeWork(name=edge.name, source=source, target=target, since_ms=ctx.wall(), life=life)
         self.works[edge.name] = work
         return work
@@ -250,46 +220,56 @@ class PlanView:
         self.serial += 1
         return self.serial
 
+    def rest(self, work: EdgeWork) -> None:
+        """Nothing more is to be done for that edge now."""
+        work.rest = Rest(self.placements, work.hold)
+
+    def may_rest(self, work: EdgeWork, edge: DesiredEdge, now: float) -> bool:
+        """Whether it is at rest and nothing can have changed that was not told."""
+        rest, hold = work.rest, work.hold
+        if rest is None or rest.placements != self.placements or rest.hold is not hold:
+            return False
+        if hold is not None and now >= hold.until:
+            return False
+        if work.life is None or edge.life is None:
+            return True
+        is_ready = edge.life.ready and edge.life.closing is None
+        return is_ready and not any(self.process(name, now).is_quiet(now) for name in work.life.processes.values())
+
     def take_listing(
-        self,
-        state_edges: dict[str, DesiredEdge],
-        process: ProcessView,
-        incarnation: int,
-        ends: list[EndReport],
-        asked: int | None,
+        self, process: ProcessView, incarnation: int, ends: list[EndReport], asked: int | None
     ) -> list[EdgeWork]:
-        """Everything that one edges process has, told unasked or `asked` at that serial. Returns whom it concerns."""
+        """Everything that one edges process has, told unasked or `asked` at that serial. Returns whom it is news
+        for."""
+        if not process.lives_as(incarnation):
+            return []
         told = {(report.edge_id, report.direction): report for report in ends}
-        process.incarnation = incarnation
         process.ends = sum(report.state not in TERMINAL for report in ends)
         concerned: list[EdgeWork] = []
         for work in self.works.values():
-            life = state_edges[work.name].life
-            if life is None or work.life is None:
+            life = work.life
+            if life is None:
                 continue
-            for way, end in work.life.ends.items():
-                if party_of(life.pair, way).process != process.name:
+            for way, name in life.processes.items():
+                if name != process.name:
                     continue
-                report = told.pop((life.edge_id, way), None)
-                if report is None:
-                    end.missing(incarnation, asked)
-                else:
-                    end.take(report, incarnation)
-                if not concerned or concerned[-1] is not work:
+                report, end = told.pop((life.edge_id, way), None), life.ends[way]
+                news = end.missing(incarnation, asked) if report is None else end.take(report, incarnation)
+                if news and (not concerned or concerned[-1] is not work):
                     concerned.append(work)
         process.strays = {key: process.strays.get(key) for key, report in told.items() if report.state not in TERMINAL}
         return concerned
 
-    def take_report(
-        self, state_edges: dict[str, DesiredEdge], process: NodeName, incarnation: int, report: EndReport
-    ) -> EdgeWork | None:
+    def take_report(self, process: ProcessView, incarnation: int, report: EndReport) -> EdgeWork | None:
         """What one end tells of itself. Returns the edge it belongs to, None for a stray."""
+        if not process.lives_as(incarnation):
+            return None
         for work in self.works.values():
-            life = state_edges[work.name].life
-            if life is None or work.life is None or life.edge_id != report.edge_id:
+            life = work.life
+            if life is None or life.edge_id != report.edge_id:
                 continue
-            if party_of(life.pair, report.direction).process == process:
-                work.life.ends[report.direction].take(report, incarnation)
+            if life.processes[report.direction] == process.name:
+                life.ends[report.direction].take(report, incarnation)
                 return work
         return None
 
@@ -359,4 +339,13 @@ class PlanView:
         )
 
 
-__all__ = ["EdgeWork", "EndView", "Hold", "LifeView", "PlanView", "ProcessView", "ambiguity", "party", "resolve"]
+__all__ = [
+    "EdgeWork",
+    "Hold",
+    "PlanView",
+    "ProcessView",
+    "Rest",
+    "ambiguity",
+    "party",
+    "resolve",
+]

@@ -12,7 +12,7 @@ from messages.base import Address
 from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
-from messages.edge_end import EdgeFaultCode, EdgeOpened, OpenEdge
+from messages.edge_end import EdgeFaultCode, EdgeOpened, EndChanged, EndsBeat, OpenEdge
 from messages.system import Done, PeerDown
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
@@ -351,6 +351,26 @@ def test_a_stray_end_is_closed_and_nothing_else(joined):
     assert (joined.line().phase, joined.line().run_id) == ("ready", 1)
 
 
+@pytest.mark.parametrize("kind", ["EndsBeat", "EndChanged"])
+def test_what_an_edges_process_said_before_its_restart_means_nothing_when_it_comes_late(joined, kind):
+    """Of an end that a former life of its process stopped: the planner may have ordered it again of the next."""
+    end = joined.end("shed.edges", INGRESS)
+    joined.world.advance(1.1)
+    beats = [e.message for e in joined.world.sent if isinstance(e.message, EndsBeat)]
+    beat = next(beat for beat in beats if beat.process == "shed.edges")
+    stopped = msgspec.structs.replace(end.report(), state=State.STOPPED)
+    joined.kill_edges("shed.edges")
+    joined.world.run_until(lambda: joined.run() == 2, 10)
+    joined.until("ready")
+    stopped = msgspec.structs.replace(stopped, edge_id=joined.line().edge_id, run_id=2)
+    late = msgspec.structs.replace(beat, ends=[stopped])
+    if kind == "EndChanged":
+        late = EndChanged(process="shed.edges", incarnation=beat.incarnation, report=stopped)
+    joined.world.tell("controller/edges", late, sender=Address("shed.edges/edges"))
+    joined.world.advance(5)
+    assert (joined.line().phase, joined.run(), joined.line().faults) == ("ready", 2, 1)
+
+
 def test_nobody_speaks_for_a_process_but_itself(joined):
     report = joined.end("attic.edges", EGRESS).report()
     forged = msgspec.structs.replace(report, state=State.STOPPED, fault=EdgeFaultCode.WORKER_CRASHED)
@@ -541,6 +561,22 @@ def test_what_the_gate_denies_waits_with_its_reason_and_is_not_asked_about_all_t
     cluster.until("ready", 5)
 
 
+def test_a_verdict_of_before_the_gate_started_anew_permits_nothing_that_has_not_begun(kit):
+    cluster = kit.cluster("attic", "shed")
+    cluster.place("hostwatch", "attic")
+    cluster.place("trend", "shed")
+    cluster.add("hostwatch.out", "trend.in")
+    cluster.disk.full = True
+    cluster.world.run_until(lambda: "could not be written" in cluster.works()[0].reason, 10)
+    assert cluster.works()[0].granted is not None
+    cluster.world.crash_process("gate")
+    cluster.start_gate((msgspec.structs.replace(kit.PERMIT, actions=("workload.p*",)),))
+    cluster.disk.full = False
+    cluster.world.advance(10)
+    assert "does not permit workload.edge" in cluster.line().reason
+    assert cluster.fabric.opens == []
+
+
 def test_one_denied_instance_is_enough(kit):
     wary = msgspec.structs.replace(kit.PERMIT, kinds=("cog",))
     cluster = kit.cluster("attic", "shed", permits=(wary,))
@@ -676,3 +712,41 @@ def test_a_store_that_is_full_stops_new_lives_and_no_running_edge(joined):
     joined.disk.full = False
     assert joined.until("ready", 10).run_id > 1
     joined.never_two()
+
+
+# at rest
+
+
+def steps(cluster, monkeypatch):
+    looked = []
+    look = cluster.planner()._view.situation
+    monkeypatch.setattr(
+        cluster.planner()._view, "situation", lambda work, *a, **k: looked.append(work.name) or look(work, *a, **k)
+    )
+    return looked
+
+
+@pytest.mark.parametrize("phase", ["ready", "finished", "waiting", "unplaced"])
+def test_an_edge_at_rest_is_not_looked_at_until_something_changes(joined, monkeypatch, phase):
+    if phase == "finished":
+        end_of_stream(joined, EGRESS)
+        end_of_stream(joined, INGRESS)
+        joined.until("finished", 5)
+    trend = next(key for key in joined.rows if key.startswith("trend"))
+    if phase == "waiting":
+        joined.fabric.absent[trend] = ""
+        joined.fault(joined.end("shed.edges", INGRESS), EdgeFaultCode.WORKER_CRASHED)
+    row = joined.rows.pop(trend) if phase == "unplaced" else joined.rows[trend]
+    joined.world.advance(10)
+    looked = steps(joined, monkeypatch)
+    joined.world.advance(60)
+    assert looked == []
+    joined.rows[trend] = msgspec.structs.replace(row, unloading=not row.unloading)
+    joined.world.advance(1)
+    assert looked
+
+
+def test_an_edge_at_rest_is_looked_at_when_its_process_is_silent_though_linked(joined):
+    joined.world.lose(lambda envelope: type(envelope.message).__name__ == "EndsBeat", 10_000)
+    joined.world.run_until(lambda: joined.phase() != "ready", 90)
+    assert joined.line().fault == "link_lost"

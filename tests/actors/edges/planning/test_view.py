@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from actors.edges.planning.ends import EndView
 from actors.edges.planning.situation import Listed
-from actors.edges.planning.view import EndView
+from actors.edges.planning.view import PAST_LIVES, ProcessView
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode, EndReport
@@ -86,3 +87,36 @@ def test_an_end_that_was_never_told_of_is_not_suspected():
     end = EndView()
     end.missing(LIFE, None)
     assert (end.listed, end.suspect) == (Listed.UNKNOWN, False)
+
+
+def test_of_a_life_of_a_process_that_is_past_nothing_is_taken_any_more():
+    process = ProcessView("shed.edges", heard_at=0.0)
+    assert [process.lives_as(life) for life in (5, 5, 9, 5, 9, 2, 9, 5, 2)] == [
+        True, True, True, False, True, True, False, False, True,
+    ]  # fmt: skip
+    for life in range(100, 100 + 3 * PAST_LIVES):
+        assert process.lives_as(life)
+    assert len(process.past) == PAST_LIVES
+
+
+@pytest.mark.parametrize(
+    ("told", "news"),
+    [
+        (report(State.READY), False),
+        (report(State.WAITING_FOR_DRIVER), False),
+        (report(State.READY, ended=True), True),
+        (report(State.READY, EdgeFaultCode.LINK_LOST), True),
+        (report(State.STOPPING), True),
+    ],
+)
+def test_what_is_news_of_an_end(told, news):
+    end = view(report(State.READY))
+    assert end.take(told, LIFE) == news
+    assert not end.take(told, LIFE), "not twice"
+    assert end.take(told, LIFE + 1), "another life of its process"
+
+
+def test_a_missing_end_is_news_once():
+    end = view(report(State.READY))
+    assert [end.missing(LIFE, None) for _ in range(2)] == [True, False]
+    assert [end.missing(LIFE, 1) for _ in range(2)] == [True, False]
