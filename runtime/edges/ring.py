@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from struct import Struct
 
 HEADER_BYTES = 128
@@ -78,11 +79,11 @@ class _Ring:
     """What both sides have: their own cursors and views. `committed` and `consumed` are totals in bytes."""
 
     __slots__ = (
-        "_counter",
         "_cursors",
         "_data",
         "_fixed",
         "_header",
+        "_sum",
         "capacity",
         "committed",
         "consumed",
@@ -108,7 +109,7 @@ class _Ring:
         self._fixed = _FIXED.pack(MAGIC, VERSION, 0, capacity, generation)
         self._cursors = self._header.cast("Q")
         self._data = data[:]
-        self._counter = bytearray(8)
+        self._sum = memoryview(bytearray(8)).cast("Q")
 
     def check(self) -> None:
         """Raises `RingFault` if somebody wrote over what never changes."""
@@ -123,16 +124,27 @@ class _Ring:
 
     def _take(self, fd: int) -> int:
         """What was added to an eventfd since the last look, 0 for nothing. Does not wait, though the other side may
-        have made the eventfd block and emptied it a moment ago."""
-        try:
-            os.preadv(fd, [self._counter], -1, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise
-            return _take_before_5_8(fd)
-        return int.from_bytes(self._counter, "little")
+        have made the eventfd block and emptied it a moment ago.
+
+        It stays in `_sum` until the caller has counted it and cleared that in one go, without a call: a signal
+        handler that raises in between makes nobody forget it.
+        """
+        total = self._sum
+        if not total[0]:
+            try:
+                os.preadv(fd, [total], -1, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._take_before_5_8(fd)
+        return total[0]
+
+    def _take_before_5_8(self, fd: int) -> None:
+        """Older kernels do not read an eventfd without waiting unless it says so itself."""
+        with suppress(BlockingIOError):
+            os.readv(fd, [self._sum])
 
     def _add(self, fd: int, length: int, whose: str) -> None:
         """Raises `RingFault` when the eventfd is full."""
@@ -148,14 +160,6 @@ class _Ring:
         if end <= self.capacity:
             return [self._data[at:end]]
         return [self._data[at:], self._data[: end - self.capacity]]
-
-
-def _take_before_5_8(fd: int) -> int:
-    """Older kernels do not read an eventfd without waiting unless it says so itself."""
-    try:
-        return os.eventfd_read(fd)
-    except BlockingIOError:
-        return 0
 
 
 class RingProducer(_Ring):
@@ -177,6 +181,7 @@ class RingProducer(_Ring):
                 f"the consumer gave back {freed} bytes and had {self.committed - self.consumed}",
             )
         self.consumed += freed
+        self._sum[0] = 0
         return self.known_free
 
     def spans(self, offset: int, length: int) -> list[memoryview]:
@@ -231,6 +236,7 @@ class RingConsumer(_Ring):
                 f"the producer committed {committed} bytes into {self.capacity - self.known_readable} that were free",
             )
         self.committed += committed
+        self._sum[0] = 0
         return self.committed - self.consumed
 
     def spans(self, offset: int, length: int) -> list[memoryview]:

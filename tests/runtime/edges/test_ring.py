@@ -1,5 +1,6 @@
 """The byte ring: exactly once, in order, across its end; the header is never trusted (E 4.5, E 10.4)."""
 
+import errno
 import os
 import threading
 
@@ -168,6 +169,40 @@ def test_an_eventfd_that_the_other_side_filled_is_a_fault_not_a_hang(ring_of):
 def test_a_ring_that_cannot_be_is_not_made(capacity, generation):
     with pytest.raises(ValueError, match="must be"):
         format_ring(memoryview(bytearray(HEADER_BYTES)), capacity, generation)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_a_signal_handler_that_raises_when_a_sum_was_read_makes_nobody_forget_it(ring_of, monkeypatch, takes):
+    pair = ring_of(8)
+    pair.producer.write(0, b"abcdef")
+    pair.producer.commit(6)
+    if takes:
+        assert pair.consumer.readable() == 6
+        pair.consumer.consume(6)
+    look, there = ((pair.consumer.readable, 6), (pair.producer.free, 8))[takes]
+    read = os.preadv
+
+    def interrupted(*arguments):
+        read(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            look()
+    assert [look(), look()] == [there, there]
+
+
+def test_a_system_without_reads_that_do_not_wait_still_has_rings(ring_of, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", unsupported)
+    pair = ring_of(8)
+    assert pair.consumer.readable() == 0
+    pair.producer.write(0, b"abcdef")
+    pair.producer.commit(6)
+    assert [pair.consumer.readable(), pair.consumer.readable()] == [6, 6]
 
 
 def test_released_sides_hold_no_memory(ring_of):
