@@ -56,8 +56,8 @@ from messages.edge_plan import EdgePhase
 from messages.identity import Identity
 from messages.supervision import StartChild
 
-MAX_TEXT = 4_096
-"""Of what a node says about a fault, in characters: far more than any node does."""
+MAX_TEXT = 1_024
+"""Of what a node says about a fault, in characters: of every edge it is kept, in one document of bounded size."""
 
 FINAL = frozenset(code.value for code in EndRefusal)
 STEPS_AT_ONCE = 32

@@ -29,6 +29,9 @@ OPENING = "opening"
 PAYING = "paying"
 """Whoever writes what is owed holds this turn, so that the chain has it in order."""
 
+SAVING = "saving"
+"""Whoever writes the state holds this turn."""
+
 
 class PlannerSettings(Record, frozen=True):
     """Seconds, and bytes of ring memory of the largest node while none has told its own.
@@ -74,6 +77,7 @@ class PlanCore:
         self.dirty = False
         self._known_edge_id = 0
         self._durable: set[str] = set()
+        self._wanted = self._written = 0
         self._blocked: str | None = None
         self._not_compared = "the state of the edge planner was not compared with the chain yet"
 
@@ -138,18 +142,29 @@ class PlanCore:
         )
 
     async def save(self, ctx: Context) -> None:
-        """Make the state durable. Raises `PlanRefused` (`no_record`); the disk then holds an earlier state."""
+        """Make the state durable. Raises `PlanRefused` (`no_record`); the disk then holds an earlier state.
+
+        The state is one document, so whoever waits while it is written shares the next write.
+        """
         self.dirty = True
-        data, owed = self.state.encode(), set(self.state.owed)
+        self._wanted += 1
+        wanted = self._wanted
         try:
-            await ctx.ask(self.addresses.store, SaveDocument(name=DOCUMENT, data=data), self.settings.write_timeout_s)
+            async with ctx.exclusive(SAVING, self.settings.write_timeout_s):
+                if self._written < wanted:
+                    await self._write(ctx)
         except AskFailed as failure:
             raise PlanRefused(
                 EdgePlanRefusal.NO_RECORD,
                 f"the state could not be written ({failure}); nothing is ordered that a restart would not know of",
             ) from None
+
+    async def _write(self, ctx: Context) -> None:
+        data, owed, wanted = self.state.encode(), set(self.state.owed), self._wanted
+        await ctx.ask(self.addresses.store, SaveDocument(name=DOCUMENT, data=data), self.settings.write_timeout_s)
+        self._written = wanted
         self._durable = (self._durable | owed) & set(self.state.owed)
-        self.dirty = data != self.state.encode()
+        self.dirty = self._wanted > wanted or data != self.state.encode()
 
     async def save_quietly(self, ctx: Context) -> None:
         """Save what has happened already; a failure is logged and the save repeated with the next tick."""

@@ -7,15 +7,19 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from actors.actor import AskFailed
 from actors.edges.planning import acts
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode, EdgeOpened, EndChanged, EndsBeat, OpenEdge
+from messages.edge_plan import AddEdge
+from messages.ports import SaveDocument
 from messages.system import Done, PeerDown
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
+PLANNER = Address("controller/edges")
 FAULTS = list(EdgeFaultCode)
 
 
@@ -750,3 +754,43 @@ def test_an_edge_at_rest_is_looked_at_when_its_process_is_silent_though_linked(j
     joined.world.lose(lambda envelope: type(envelope.message).__name__ == "EndsBeat", 10_000)
     joined.world.run_until(lambda: joined.phase() != "ready", 90)
     assert joined.line().fault == "link_lost"
+
+
+# many
+
+
+def test_lives_that_begin_together_are_written_together(kit):
+    cluster = kit.cluster("attic", "shed")
+    for number in range(40):
+        cluster.add(f"hostwatch.p{number}", f"trend.p{number}")
+    cluster.world.advance(1)
+    saves = cluster.disk.saves
+    cluster.place("hostwatch", "attic")
+    cluster.place("trend", "shed")
+    cluster.world.run_until(lambda: {work.phase for work in cluster.works()} == {"ready"}, 10)
+    cluster.world.advance(1)
+    assert cluster.disk.saves - saves < 40
+    assert sorted(told["phase"] for told in cluster.told()) == ["opening"] * 40 + ["ready"] * 40
+    cluster.never_two()
+
+
+def test_whoever_waits_for_a_write_that_fails_tries_its_own(kit):
+    cluster = kit.cluster("attic", "shed", write_timeout_s=2.0)
+    cluster.place("hostwatch", "attic")
+    cluster.place("trend", "shed")
+    cluster.world.lose(lambda envelope: isinstance(envelope.message, SaveDocument), 1)
+    asks = [
+        cluster.world.start_ask(PLANNER, AddEdge(source=f"hostwatch.p{number}", target="trend.in"), timeout_s=30)
+        for number in range(3)
+    ]
+    cluster.world.advance(10)
+    results = []
+    for ask in asks:
+        try:
+            results.append(ask.result().edge.name)
+        except AskFailed as failed:
+            results.append(failed.code)
+    assert results.count("no_record") >= 1
+    assert set(results) - {"no_record"} == set(cluster.lines())
+    cluster.world.run_until(lambda: {work.phase for work in cluster.works()} <= {"ready"}, 10)
+    cluster.never_two()
