@@ -152,7 +152,8 @@ class OpenEdge(Request[EdgeOpened], frozen=True, kw_only=True):
     """Planner: make this node's end of one life of an edge. Unpacked into `ProvisionTx` or `ProvisionRx`.
 
     `run_id` is the edge's epoch (durable counter) and the generation of its ring; `edge_id` is new for each life. The
-    same order again is a no-op with the same answer. Refused with `EndRefusal`.
+    same order again is a no-op with the same answer. Refused with `EndRefusal`; with `KernelRefusal.OVERLOADED` where
+    there are as many ends as the process can have: the same order may be given again.
     """
 
     name: str

@@ -77,7 +77,7 @@ class Edges(Actor[EdgesMailbox]):
         self._edges = NodeEdges(process, node_id, addresses_of(process, planner), budget_bytes, settings)
 
     def started(self, ctx: Context) -> None:
-        self._edges.incarnation = ctx.random.getrandbits(63) + 1
+        self._edges.actors.incarnation = ctx.random.getrandbits(63) + 1
         ctx.watch_peer(_process_of(self._edges.to.planner))
         self._beat_again(ctx)
 
@@ -117,7 +117,7 @@ class Edges(Actor[EdgesMailbox]):
         return {
             "process": edges.process,
             "node_id": edges.node_id,
-            "incarnation": edges.incarnation,
+            "incarnation": edges.actors.incarnation,
             "ends": [_row(end) for end in edges.table.all()],
             "workers": edges.workers.rows(),
             "arena": msgspec.to_builtins(edges.arena.sample()),
@@ -150,7 +150,7 @@ class Edges(Actor[EdgesMailbox]):
         try:
             match order:
                 case OpenEdge():
-                    ctx.reply(EdgeOpened(incarnation=edges.incarnation, report=self._open(order, ctx).report()))
+                    ctx.reply(EdgeOpened(incarnation=edges.actors.incarnation, report=self._open(order, ctx).report()))
                 case CloseEdge():
                     self._close(order, ctx)
                     ctx.reply(Done())
@@ -158,7 +158,7 @@ class Edges(Actor[EdgesMailbox]):
                     ctx.reply(
                         Ends(
                             process=edges.process,
-                            incarnation=edges.incarnation,
+                            incarnation=edges.actors.incarnation,
                             ends=self._reports(),
                             arena=edges.arena.sample(),
                         )
@@ -208,7 +208,7 @@ class Edges(Actor[EdgesMailbox]):
         edges = self._edges
         beat = EndsBeat(
             process=edges.process,
-            incarnation=edges.incarnation,
+            incarnation=edges.actors.incarnation,
             ends=self._reports(),
             arena=edges.arena.sample(),
         )
@@ -224,7 +224,7 @@ class Edges(Actor[EdgesMailbox]):
         by_itself = down.kind in (ExitKind.NORMAL, ExitKind.SHUTDOWN)
         if end.live or not by_itself:
             ctx.log("warning", "the actor of an edge end ended", edge=end.order.name, kind=down.kind, why=down.reason)
-            self._edges.spawn_actor(end, ctx)
+            self._edges.restart_actor(end, ctx)
 
     def _is_from(self, message: Message, ctx: Context, sender: str) -> bool:
         """Whether the actor or process `sender` said it; else it is named and counted."""

@@ -13,7 +13,7 @@ import msgspec
 
 from actors.actor import AskFailed, Context
 from actors.edges.arena import ArenaManager, ArenaOutcome, RingReleaseRejected
-from actors.edges.edge_actor import EdgeActor, edge_actor_address
+from actors.edges.end_actors import EndActors
 from actors.edges.ends import TERMINAL, End, EndTable, State, Wait, WaitKind
 from actors.edges.establisher import EdgeEstablisher
 from actors.edges.opening import Refusal, far_party, own_party, provision_of
@@ -21,7 +21,7 @@ from actors.edges.semantics import EventRejection, Semantics
 from actors.edges.settings import EdgeAddresses, EdgeSettings
 from actors.edges.waits import Observation, fault_of, seconds_of, wait_in
 from actors.edges.worker_control import Told, WorkerControl, WorkerRun
-from messages.base import U64, Address, Message, NodeName, Request
+from messages.base import Address, Message, NodeName, Request
 from messages.edge import (
     ActorAddress,
     CancelQueuedLease,
@@ -44,7 +44,7 @@ from messages.edge import (
     StopPump,
     UninstallWorkerRing,
 )
-from messages.edge_end import EdgeActorMessage, EdgeFaultCode, EndBound, EndRefusal, FaultNoted, OpenEdge, WaitOver
+from messages.edge_end import EdgeFaultCode, EndBound, EndRefusal, OpenEdge, WaitOver
 from messages.edge_ports import (
     CloseStream,
     DropArena,
@@ -56,13 +56,10 @@ from messages.edge_ports import (
     StartReceive,
     StartSend,
 )
-from messages.system import Done
+from messages.system import Done, KernelRefusal
 
 PAGE_BYTES = 4_096
 """Every ring starts at a page, so its worker maps it alone."""
-
-ACTOR_LIVES = 8
-"""How often the actor of one end is started; after that its beats alone tell of the end."""
 
 _REFUSALS = {
     EventRejection.WRONG_NODE: EndRefusal.NOT_HERE,
@@ -70,6 +67,10 @@ _REFUSALS = {
     EventRejection.STALE_RUN: EndRefusal.STALE_EPOCH,
     EventRejection.EDGE_LIVE: EndRefusal.CONFLICT,
 }
+
+
+_FEWER = "stop edges that are not needed or place their workloads on other nodes"
+_AS_MANY = f"as many as an edges process may have: {_FEWER}"
 
 
 class MemoryUnsettled(Exception):
@@ -90,7 +91,7 @@ class NodeEdges:
         self.node_id = node_id
         self.to = to
         self.settings = settings
-        self.incarnation: U64 = 0
+        self.actors = EndActors(process, to.planner, self.tell)
         self.table = EndTable(settings.kept_ends)
         self.arena = ArenaManager(budget_bytes, PAGE_BYTES)
         self.workers = WorkerControl()
@@ -101,7 +102,9 @@ class NodeEdges:
         self._serials = 0
 
     def open(self, order: OpenEdge, ctx: Context) -> End:
-        """Make the end of a checked order that no end was made of yet. Raises `Refusal`."""
+        """Make the end of a checked order that no end was made of yet. Raises `Refusal`; then nothing was done."""
+        if sum(other.live for other in self.table.all()) >= self.settings.live_ends:
+            raise Refusal(KernelRefusal.OVERLOADED, f"{self.process} has {self.settings.live_ends} ends, {_AS_MANY}")
         rejected = self._establisher.observe(provision_of(order), order.direction)
         if rejected is not None:
             raise Refusal(_REFUSALS.get(rejected.reason, EndRefusal.INVALID), rejected.text)
@@ -109,14 +112,26 @@ class NodeEdges:
         assert record is not None
         assert record.lease_request_id is not None
         end = End(order=order, actor=record.local_edge_actor, request_id=record.lease_request_id)
+        failed = self.actors.start(end, ctx)
+        if failed:
+            self._withdraw(order)
+            raise Refusal(
+                KernelRefusal.OVERLOADED, f"{self.process} has no thread for another end ({failed}), {_FEWER}"
+            )
         for older in self.table.add(end):
             text = f"run {order.run_id} of {order.name} takes its place"
             stop = StopEdge(edge_id=older.order.edge_id)
             self.observe(Observation(stop, order.direction, EdgeFaultCode.STALE_EPOCH, text))
-        self.spawn_actor(end, ctx)
         self.wait(end, wait_in(end), ctx)
         self.settle(ctx)
         return end
+
+    def _withdraw(self, order: OpenEdge) -> None:
+        """Have the establisher forget what it took in a moment ago; nothing of that was carried out."""
+        for event in (StopEdge(edge_id=order.edge_id), Stopped(edge_id=order.edge_id)):
+            self._establisher.observe(event, order.direction)
+        self._establisher.drain_commands()
+        self._establisher.drain_events()
 
     def observe(self, observation: Observation) -> None:
         self._observations.append(observation)
@@ -188,11 +203,11 @@ class NodeEdges:
 
     def _tell_change(self, end: End, events: list[EdgeLifecycleEvent], ctx: Context) -> None:
         if end.fault is not None and events:
-            self.note_fault(end, ctx)
+            self.actors.note_fault(end, ctx)
         for event in events:
-            self.tell_actor(end, event, ctx)
+            self.actors.tell(end, event, ctx)
         if not events:
-            self.tell_actor(end, EndBound(state=end.state, ring_id=end.ring_id), ctx)
+            self.actors.tell(end, EndBound(state=end.state, ring_id=end.ring_id), ctx)
         if end.state is State.FAILED:  # nothing is left to tear down; so every end comes to be stopped (E 2.5 Q7)
             self.observe(Observation(StopEdge(edge_id=end.order.edge_id), end.order.direction))
         elif end.state is State.STOPPED:
@@ -204,21 +219,6 @@ class NodeEdges:
         """Why the end is torn down, if nothing else was first (E 2.5 Q17)."""
         if end.fault is None:
             end.fault, end.fault_text = code, text
-
-    def note_fault(self, end: End, ctx: Context) -> None:
-        if end.fault is not None and not end.fault_told:
-            end.fault_told = True
-            ctx.log(
-                "warning",
-                "an edge end faulted",
-                edge=end.order.name,
-                edge_id=end.order.edge_id,
-                run_id=end.order.run_id,
-                direction=end.order.direction.value,
-                code=end.fault.value,
-                why=end.fault_text,
-            )
-            self.tell_actor(end, FaultNoted(code=end.fault, text=end.fault_text), ctx)
 
     def _over(self, end: End) -> None:
         """Nothing is left of it: the establisher forgets it (E 2.5 Q22, Q29)."""
@@ -366,30 +366,11 @@ class NodeEdges:
             timer = ctx.after(seconds_of(kind, self.settings.deadlines), over)
             end.wait = Wait(kind, self._serials, timer)
 
-    # --- the actors of the ends, and the ports ---
-
-    def spawn_actor(self, end: End, ctx: Context) -> None:
-        """Start the actor of an end, again after it has ended by a fault of its own."""
-        report, again = end.report(), end.actor_lives > 0
-        if end.actor_lives >= ACTOR_LIVES:
-            ctx.log("error", "the actor of an edge end crashes again and again", edge=report.name, number=end.actor)
-            self.drop("EdgeActor: crashes")
-            return
-        end.actor_lives += 1
-        ctx.spawn(
-            edge_actor_address(self.process, end.actor),
-            lambda: EdgeActor(
-                report,
-                process=self.process,
-                incarnation=self.incarnation,
-                planner=self.to.planner,
-                owner=ctx.address,
-                again=again,
-            ),
-        )
-
-    def tell_actor(self, end: End, message: EdgeActorMessage, ctx: Context) -> None:
-        self.tell(edge_actor_address(self.process, end.actor), message, ctx)
+    def restart_actor(self, end: End, ctx: Context) -> None:
+        failed = self.actors.start(end, ctx)
+        if failed:
+            ctx.log("error", "an edge end goes on without its actor", edge=end.order.name, number=end.actor, why=failed)
+            self.drop("EdgeActor: not started")
 
     def tell(self, to: Address, message: Message, ctx: Context) -> bool:
         """False when it could not be handed over: named here; a deadline answers for it."""

@@ -12,6 +12,7 @@ from actors.edges.records import HEADER_BYTES as RECORD_HEADER_BYTES
 from messages.base import NodeName
 from messages.edge import NodeId, ObjectSpec, ProvisionRx, ProvisionTx, RingDirection, RingSpec
 from messages.edge_end import EdgeParty, EndRefusal, OpenEdge
+from messages.system import KernelRefusal
 
 RING_HEADER_BYTES = 128
 SIZE_END = 2**63
@@ -28,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class Refusal(Exception):
     """The order is refused; nothing was done. `reason` says what is wrong and what to do."""
 
-    def __init__(self, code: EndRefusal, reason: str) -> None:
+    def __init__(self, code: EndRefusal | KernelRefusal, reason: str) -> None:
         super().__init__(f"{code.value}: {reason}")
         self.code = code
         self.reason = reason

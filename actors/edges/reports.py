@@ -108,7 +108,7 @@ def _force(edges: NodeEdges, end: End, seconds: float, ctx: Context) -> None:
     killed = edges.workers.kill(end.ring_id, why)
     ctx.log("error", "teardown takes too long", why=why, workload_killed=killed)
     edges.fault(end, EdgeFaultCode.TEARDOWN_TIMEOUT, why)
-    edges.note_fault(end, ctx)
+    edges.actors.note_fault(end, ctx)
     edges.wait(end, WaitKind.LAST_TEARDOWN, ctx)
     edges.settle(ctx)
 
@@ -133,7 +133,7 @@ def _moved(edges: NodeEdges, moved: Moved, ctx: Context) -> None:
         return
     end.progress = moved.progress
     if end.state is State.READY:
-        edges.tell_actor(end, ObjectsMoved(progress=moved.progress), ctx)
+        edges.actors.tell(end, ObjectsMoved(progress=moved.progress), ctx)
 
 
 def _pump_halted(edges: NodeEdges, end: End, report: PumpHalted) -> None:
@@ -198,4 +198,4 @@ def _worker_crashed(edges: NodeEdges, end: End, told: Told, ctx: Context) -> Non
 def _finished(edges: NodeEdges, end: End, ctx: Context) -> None:
     if not end.ended:
         end.ended = True
-        edges.tell_actor(end, StreamFinished(), ctx)
+        edges.actors.tell(end, StreamFinished(), ctx)

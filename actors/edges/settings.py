@@ -24,12 +24,14 @@ class EdgeDeadlines(Record, frozen=True, kw_only=True):
 class EdgeSettings(Record, frozen=True, kw_only=True):
     """`kept_ends`: how many ends that are over are kept for reports, the newest; older ones are forgotten.
 
+    `live_ends`: how many others there may be; each has an actor, with a thread.
     `ask_s`: for the workers port to answer what the planner asked.
     """
 
     deadlines: EdgeDeadlines = EdgeDeadlines()
     beat_s: float = 1.0
     kept_ends: int = 64
+    live_ends: int = 512
     ask_s: float = 4.0
 
 

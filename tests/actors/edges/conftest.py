@@ -58,9 +58,11 @@ class EdgesRig:
     shed, loft, planner = SHED, LOFT, PLANNER
     egress, ingress = EGRESS, INGRESS
 
-    def __init__(self, processes=(SHED, LOFT), budget_bytes=1 << 20, seed=1, kept_ends=64, beat_s=1.0):
+    def __init__(
+        self, processes=(SHED, LOFT), *, budget_bytes=1 << 20, seed=1, kept_ends=64, beat_s=1.0, live_ends=512
+    ):
         self.world = SimulatedWorld(seed)
-        self.settings = EdgeSettings(kept_ends=kept_ends, beat_s=beat_s)
+        self.settings = EdgeSettings(kept_ends=kept_ends, beat_s=beat_s, live_ends=live_ends)
         self.budget_bytes = budget_bytes
         self.ports = {process: NodePorts() for process in processes}
         self.world.inbox(PLANNER)

@@ -24,7 +24,7 @@ from messages.edge_end import EdgeFaultCode as Code
 from messages.edge_ports import CutLink, FormatRing, PumpFaulted, PumpReady, WorkerGone
 from messages.identity import node_id
 from messages.identity import node_number as number_of_key
-from messages.system import Done
+from messages.system import Done, KernelRefusal
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 OPERATOR = Address("operator/edge")
@@ -213,6 +213,52 @@ def test_a_lower_run_than_was_seen_of_the_edge_is_stale(make_rig):
     assert refusal(rig, rig.order(run=5, edge=50)) == EndRefusal.STALE_EPOCH  # forgotten, and still over
     assert rig.open(direction=EGRESS, run=6, edge=80).report.run_id == 6
     assert rig.open(direction=INGRESS, run=1, edge=10).report.run_id == 1  # the other end has its own
+
+
+def test_a_process_has_a_limit_of_ends_that_are_not_over(make_rig):
+    rig = make_rig(live_ends=2)
+    rig.open_both(producer=rig.shed, consumer=rig.shed)
+    another = rig.order(edge=2, name="another")
+    assert refusal(rig, another) == KernelRefusal.OVERLOADED
+    rig.open(direction=EGRESS, producer=rig.shed, consumer=rig.shed)  # it is one of them
+    rig.close(rig.shed, INGRESS)
+    rig.open(another)
+    assert rig.end(rig.shed, edge=2).state is State.WAITING_FOR_DRIVER
+
+
+def test_an_end_for_which_there_is_no_thread_is_refused_and_may_be_ordered_again(rig, monkeypatch):
+    spawn = no_threads(rig.world, monkeypatch)
+    for _ in range(2):
+        assert refusal(rig, rig.order()) == KernelRefusal.OVERLOADED
+    assert rig.state(rig.shed)["dropped"] == {}
+    assert rig.sent(FormatRing) == []
+    monkeypatch.setattr(rig.world, "spawn", spawn)
+    rig.open_both()
+    assert rig.end(rig.shed).state is State.READY
+    rig.close(rig.shed, EGRESS)
+    assert rig.is_whole(rig.shed)
+
+
+def test_an_end_goes_on_without_an_actor_when_there_is_no_thread_for_another(rig, monkeypatch):
+    rig.open_both()
+    spawn = no_threads(rig.world, monkeypatch)
+    rig.world.crash(Address("shed.edges/edge/1"))
+    rig.world.run_idle()
+    assert rig.state(rig.shed)["dropped"] == {"EdgeActor: not started": 1}
+    monkeypatch.setattr(rig.world, "spawn", spawn)
+    assert rig.end(rig.shed).state is State.READY
+    rig.close(rig.shed, EGRESS)
+    assert rig.end(rig.shed).state is State.STOPPED
+
+
+def no_threads(world, monkeypatch):
+    spawn = world.spawn
+
+    def refuse(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(world, "spawn", refuse)
+    return spawn
 
 
 def test_a_higher_run_of_an_edge_takes_the_place_of_a_lower_one(rig):
