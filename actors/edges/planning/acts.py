@@ -180,7 +180,7 @@ class PlanActs:
                 return
         waited = " and ".join(names)
         if any(not self.view.process(name, now).is_linked for name in names):
-            reason = f"{waited} was started and is not heard yet"
+            reason = f"starting {waited}, not heard yet"
             self._hold(ctx, work, reason, process=True)
 
     async def _begin(self, ctx: Context, work: EdgeWork, pair: Pair) -> None:

@@ -289,7 +289,7 @@ def doing(step: Step) -> str:
         case Judge():
             return "the gate is asked whether its two instances may be joined"
         case StartProcesses(processes=processes):
-            return f"{' and '.join(processes)} is started"
+            return f"starting {' and '.join(processes)}"
         case FindRuns():
             return "it is asked whether its two instances run"
         case Begin():

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 
 from messages.base import Address
 from messages.edge import EdgeProvisionState as State
 from messages.edge import RingDirection
-from messages.edge_end import EdgeFaultCode
+from messages.edge_end import (
+    CloseEdge,
+    EdgeFaultCode,
+    EndChanged,
+    EndsBeat,
+    FindRun,
+    OpenEdge,
+    ProducerEstablished,
+)
 from runtime.simulated.edge_ports import ClosePort, CrashWorkload, FaultPump, FaultRing, MoveObjects
 
 NAME = "hostwatch.out -> trend.in"
@@ -139,19 +148,33 @@ def test_a_node_without_memory_for_the_ring_says_so(kit):
     assert "cannot hold such a ring" in line.fault_text
 
 
+DELAYED = (OpenEdge, CloseEdge, ProducerEstablished, EndChanged, EndsBeat, FindRun)
+
+
 class Trouble:
-    """Whatever can go wrong, at random and repairable."""
+    """Whatever can go wrong, at random and repairable; meanwhile one message in eight comes late, behind others."""
 
     def __init__(self, cluster, seed):
         self.cluster = cluster
         self.random = Random(seed)
         self.cuts = set()
         self.down = set()
+        self.delaying = True
+        self.delayed = 0
+        cluster.world.lose(self.delay, 10**9)
+
+    def delay(self, envelope):
+        if not self.delaying or not isinstance(envelope.message, DELAYED) or self.random.randrange(8):
+            return False
+        world, after_s = self.cluster.world, self.random.choice([0.1, 1.0, 6.0, 20.0])
+        world._alarm(world.now_s + after_s, lambda: world._deliver_decoded(envelope))
+        self.delayed += 1
+        return True
 
     def strike(self):
         cluster, world, random = self.cluster, self.cluster.world, self.random
         process = f"{random.choice(NODES)}.edges"
-        match random.randrange(9):
+        match random.randrange(12):
             case 0 if process in cluster.arenas and process not in self.down:
                 world.crash_process(process)
                 self.down.add(process)
@@ -174,6 +197,23 @@ class Trouble:
                 cluster.chain_disk.full = not cluster.chain_disk.full
             case 8:
                 self.fault_something(process)
+            case 9 if process in cluster.arenas and process not in self.down:
+                for row in [row for row in cluster.rows.values() if f"{row.node}.edges" == process]:
+                    crash = CrashWorkload(instance_id=row.record.instance_id)
+                    world.start_ask(Address(f"{process}/workers"), crash)
+            case 10:
+                self.run_again()
+            case 11:
+                self.stop(lambda row: random.random() < 0.5)
+
+    def run_again(self):
+        for workloads in self.cluster.workloads.values():
+            workloads.over.clear()
+
+    def stop(self, ordered):
+        rows = self.cluster.rows
+        for key, row in list(rows.items()):
+            rows[key] = msgspec.structs.replace(row, stopped=ordered(row))
 
     def up(self, process):
         self.cluster.start_edges(process)
@@ -195,6 +235,9 @@ class Trouble:
                 self.cluster.world.start_ask(Address(f"{process}/driver"), fault)
 
     def calm(self):
+        self.delaying = False
+        self.run_again()
+        self.stop(lambda _: False)
         for link in list(self.cuts):
             self.toggle(link)
         for process in list(self.down):
@@ -226,6 +269,7 @@ def test_whatever_goes_wrong_there_are_never_two_lives_and_in_the_end_one(kit, s
             cluster.world.advance(0.1)
             for name, ids in lives_by_name(cluster).items():
                 assert len(ids) == 1, f"{name} has lives {ids}"
+    assert trouble.delayed
     trouble.calm()
     cluster.world.advance(40)
     line = cluster.until("ready", 120)
