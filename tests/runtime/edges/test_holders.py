@@ -17,7 +17,7 @@ CHILD = """
 import mmap, os, sys, threading
 kept = mmap.mmap(int(sys.argv[1]), 4096) if "mapped" in sys.argv else None
 if "open" not in sys.argv:
-    os.closerange(3, 64)
+    os.closerange(3, 4096)
 print("ready", flush=True)
 sys.stdin.read()
 """
