@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from actors.actor import AskFailed
-from actors.placement.audit import SOURCE
+from actors.placement.core import SOURCE
 from messages.base import Address
 from messages.chain import Tail, Verify
 from messages.control import CtlConfig, Interval, Method
