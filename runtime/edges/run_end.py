@@ -24,8 +24,7 @@ LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 0.05, 2.0
 class RunEnd:
     """`then` is called once, in a turn of the actor, when no process of `run` is left; the caller closes `run` then.
 
-    `arena` gives a descriptor of the ring memory that the run was handed, None when it has none. Raises `OSError` when
-    the run cannot be watched.
+    `arena` gives a descriptor of the ring memory that the run has, None when it has none.
     """
 
     def __init__(

@@ -38,13 +38,12 @@ from messages.edge_ports import (
 )
 from messages.ports import PortRefusal
 from messages.system import ExitKind, GetState
-from runtime.edges import introduction, run_end
+from runtime.edges import introduction, run_channel, run_end
 from runtime.edges.holders import holders
 from runtime.edges.memory import NodeMemory
 from runtime.edges.ring import RingConsumer, RingProducer
 from runtime.kernel.envelope import Envelope, Kind, tag_of
 from runtime.kernel.live import LiveWorld
-from runtime.ports import workers as port
 from runtime.ports.workers import Workers
 from runtime.processes import proc
 from runtime.processes.exits import ExitWatch
@@ -801,7 +800,7 @@ def test_answers_about_rings_that_nobody_asked_about_are_counted_and_a_flood_end
     node.handles[0].pass_descriptors("go on", [])
     faults = [node.report(), node.report()]
     assert [one.ring_id for one in faults] == [ring, other]
-    assert node.state()["counted"] == {"surplus": port.SURPLUS_AT_MOST + 1, "malformed": 1}
+    assert node.state()["counted"] == {"surplus": run_channel.SURPLUS_AT_MOST + 1, "malformed": 1}
     assert node.report() == WorkerGone(instance_id=ID, ring_ids=[ring, other])
 
 
@@ -974,7 +973,7 @@ def test_whatever_clings_to_a_ring_is_ended_and_only_then_the_ring_is_free(node,
 def test_a_workload_has_room_for_as_many_rings_as_it_may_have(node):
     """Within the limits of every workload: 256 descriptors, its RAM as address space."""
     node.start("serve(channel())", ram_mb=64)
-    rings = [node.install(node.ref()) for _ in range(port.RINGS_AT_MOST)]
+    rings = [node.install(node.ref()) for _ in range(run_channel.RINGS_AT_MOST)]
     assert [node.report() for _ in rings] == [WorkerInstalled(instance_id=ID, ring_id=ring) for ring in rings]
     surplus = node.install(node.ref())
     fault = node.report()
