@@ -44,7 +44,7 @@ class PortTimeout(PortError, TimeoutError):
 
 
 class PortClosed(PortError):
-    """The port moves nothing more: it was closed here, or its edge's life ended and it does not follow the edge."""
+    """The port moves nothing more: it, or all the ports, were closed here."""
 
     code = PortErrorCode.CLOSED
 

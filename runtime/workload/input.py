@@ -29,7 +29,7 @@ class InputPort(Port[Source]):
         self._ended = 0
 
     def __iter__(self) -> Iterator[Record]:
-        """Records until every producer has closed its port and all is read."""
+        """Records until every producer has closed its port and all is read. Raises `PortClosed`, `ViewHeld`."""
         while True:
             try:
                 record = self.receive()

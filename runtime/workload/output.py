@@ -36,7 +36,7 @@ class OutputPort(Port[Sink]):
         """Send the bytes of `data`, waiting for an edge and for room in it; returns the object's id.
 
         Ids count from 1 per port unless given; `flags` are `BEGIN_SEQUENCE` and `END_OF_SEQUENCE`. Raises
-        `PortTimeout`, `PortClosed`, `ObjectTooLarge`, `ObjectMisaligned`; then nothing was sent.
+        `PortTimeout`, `PortClosed`, `ObjectTooLarge`, `ObjectMisaligned`, `ReservationOpen`; then nothing was sent.
         """
         payload = data if type(data) is bytes else flat(data)
         if flags or object_id is not None:
@@ -48,7 +48,7 @@ class OutputPort(Port[Sink]):
         return sent[0]
 
     def offer(self, data: Buffer, *, object_id: int | None = None, flags: int = 0) -> bool:
-        """Send without waiting. False: nothing was sent, since there is no edge or no room."""
+        """Send without waiting. False: nothing was sent, since there is no edge or no room. Raises as `send` does."""
         payload = data if type(data) is bytes else flat(data)
         _check(object_id, flags)
         with self._lock:

@@ -34,7 +34,6 @@ class Port(Generic[L]):
         self.name = name
         self.faults = 0
         self.last_fault = ""
-        self._follow = True
         self._lock = Lock()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         finalize(self, os.close, self._wake_fd).atexit = False  # when it is gone: a call may be about to wait for it
@@ -103,15 +102,9 @@ class Port(Generic[L]):
         """Leave alone what has faulted."""
         for link in [link for link in self._links if not link.usable]:
             self._links.remove(link)
-            self._lose()
+            self._lost += 1
             self.faults += 1
             self.last_fault = link.faulted
-
-    def _lose(self) -> None:
-        """A life ended before its stream did."""
-        self._lost += 1
-        if not self._follow:
-            self._over = self._over or "a life of its edge ended, and only with follow=True it waits for the next"
 
     def _let_go(self) -> None:
         """Unmap what is uninstalled, as far as nobody looks at it."""
@@ -135,7 +128,7 @@ class Port(Generic[L]):
         with self._lock:
             if link in self._links:
                 self._links = [other for other in self._links if other is not link]
-                self._lose()
+                self._lost += 1
             if link.retired:
                 return
             link.retire()

@@ -75,27 +75,24 @@ class Ports:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Ports:
-        """The ports of this process, made at the first call. Raises `NotAWorkload`."""
+        """The ports of this process, made at the first call. Raises `NotAWorkload`, also once they are closed."""
         global _mine  # noqa: PLW0603  # there is one descriptor in the process, so there is one of this
-        if _mine is None or _mine._closing:
+        if _mine is not None and _mine._closing:
+            raise NotAWorkload(f"{_CLOSED}, which is for good: close them when no more edges are wanted")
+        if _mine is None:
             _mine = cls(_shim_socket(os.environ if environment is None else environment))
         return _mine
 
-    def input(self, name: str, *, follow: bool = True) -> InputPort:
-        """The input `name`: 1 to 63 lower-case letters, digits and hyphens. Raises `InvalidPort`.
-
-        `follow`: when a life of its edge ends, wait for the next; else calls raise `PortClosed` then.
-        """
+    def input(self, name: str) -> InputPort:
+        """The input `name`: 1 to 63 lower-case letters, digits and hyphens. Raises `InvalidPort`."""
         port = self._port(name, INGRESS)
         assert isinstance(port, InputPort), "its direction says so"
-        port._follow = follow
         return port
 
-    def output(self, name: str, *, follow: bool = True) -> OutputPort:
+    def output(self, name: str) -> OutputPort:
         """The output `name`; see `input`."""
         port = self._port(name, EGRESS)
         assert isinstance(port, OutputPort), "its direction says so"
-        port._follow = follow
         return port
 
     def close(self) -> None:
@@ -105,14 +102,14 @@ class Ports:
         as an array, stays mapped until that is dropped. The node cannot be told then: once it wants the memory back it
         ends the program. Drop such views before.
         """
-        self.finish()
+        self._finish()
         self._closing = True
         self._wake()
         if self._thread is not threading.current_thread():
             self._thread.join()
         _open.discard(self)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """End the streams of all outputs; returns when the node was told, or a second is over."""
         for port in self._all():
             if isinstance(port, OutputPort):
@@ -328,7 +325,7 @@ def _at_exit() -> None:
     """A program that ends in order ends its streams; one that died of an exception leaves them unfinished."""
     if getattr(sys, "last_value", None) is None:
         for ports in list(_open):
-            ports.finish()
+            ports._finish()
 
 
 def _in_fork() -> None:

@@ -63,21 +63,9 @@ def test_a_blocked_send_goes_to_the_next_life(edges, ports, background):
     assert [(record.header.sequence, record.payload) for record in again.pull_some(1)] == [(0, b"waits")]
 
 
-def test_a_port_that_does_not_follow_closes_with_its_edge(edges, ports, background):
-    port_in, port_out = ports.input("in", follow=False), ports.output("out", follow=False)
-    rings = [edges.install("in", "ingress"), edges.install("out", "egress", capacity=50)]
-    port_out.send(b"")
-    calls = [background(port_in.receive), background(lambda: port_out.send(bytes(10)))]
-    assert all(call.blocked() for call in calls)
-    for ring in rings:
-        edges.uninstall(ring)
-        assert edges.hear() == quiesced(ring)
-    for call in calls:
-        with pytest.raises(PortClosed, match="follow=True"):
-            call.result()
-    for call in (lambda: port_out.offer(b"x"), lambda: port_in.wait_connected(0)):
-        with pytest.raises(PortClosed):
-            call()
+def test_a_port_that_was_closed_takes_no_later_life(edges, ports):
+    ports.input("in").close()
+    ports.output("out").close()
     later = edges.install("out", "egress")
     assert edges.hear() == {"did": "closed", "ring": later.number}
     edges.order(edges.lay_out("ingress"), "in")

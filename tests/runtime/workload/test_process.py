@@ -18,6 +18,7 @@ from runtime.processes.exits import ExitWatch
 from runtime.shim import client
 from runtime.shim.client import LaunchSpec, ShimFailed
 from runtime.workload import NotAWorkload, Ports
+from runtime.workload import ports as module
 
 ROOT = Path(runtime.__file__).parent.parent
 WAIT_S = 20
@@ -52,7 +53,13 @@ print(sorted(name for name in sys.modules if name.startswith(("runtime.", "actor
     assert {name for name in eval(second) if not name.startswith("runtime.workload.")} == ours
 
 
-def test_a_process_that_is_no_workload_is_told_so():
+@pytest.fixture
+def fresh(monkeypatch):
+    """A process that had no ports before."""
+    monkeypatch.setattr(module, "_mine", None)
+
+
+def test_a_process_that_is_no_workload_is_told_so(fresh):
     pipe, _other = os.pipe()
     plain, pair = socket.socketpair()
     with plain, pair:
@@ -71,12 +78,12 @@ def test_a_process_that_is_no_workload_is_told_so():
     os.close(_other)
 
 
-def test_a_program_has_its_ports_once(edges):
+def test_a_program_has_its_ports_once(edges, fresh):
     first = Ports.from_environment({"SENNIT_SHIM_FD": str(edges.theirs.dup().detach())})
     assert Ports.from_environment({}) is first
     first.close()
-    with pytest.raises(NotAWorkload):
-        Ports.from_environment({})
+    with pytest.raises(NotAWorkload, match="closed, which is for good"):
+        Ports.from_environment({"SENNIT_SHIM_FD": str(edges.theirs.fileno())})
 
 
 def test_a_program_that_reads_to_the_end_ends_its_own_stream(edges, child):
