@@ -12,6 +12,9 @@ from messages.edge_end import EdgeFaultCode, EdgeParty, EndReport
 
 TERMINAL = frozenset({EdgeProvisionState.STOPPED, EdgeProvisionState.FAILED})
 
+UNASKABLE_S = 3.0
+"""For so long an edges process is waited for that is not linked or has not spoken yet: it beats each second."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanTimes:
@@ -71,12 +74,14 @@ class EndSight:
     def is_over(self) -> bool:
         """Nothing of this end can move a byte any more.
 
-        Its process says so; or the process cannot be asked, but the instance is placed no more, which the plane only
-        says when nothing of it runs.
+        Its process says so; or the process cannot be asked, and not for a moment only, but the instance is placed no
+        more, which the plane only says when nothing of it runs.
         """
         if not self.ordered or (self.report is not None and self.report.state in TERMINAL):
             return True
-        return (self.closed and self.listed is Listed.ABSENT) or (not self.linked and not self.placed)
+        if self.closed and self.listed is Listed.ABSENT:
+            return True
+        return not self.linked and self.silent_s > UNASKABLE_S and not self.placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def over(end):
         not end.ordered
         or (end.report is not None and end.report.state in TERMINAL)
         or (end.closed and end.listed is Listed.ABSENT)
-        or (not end.linked and not end.placed)
+        or (not end.linked and end.silent_s > 3 and not end.placed)
     )
 
 

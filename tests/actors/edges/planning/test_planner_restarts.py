@@ -11,7 +11,7 @@ from actors.chain.chain import Chain
 from actors.edges.planning.state import PlanState, StateDamaged
 from messages.base import Address
 from messages.chain import Append
-from messages.edge import RingDirection
+from messages.edge import EdgeProvisionState, RingDirection
 from messages.edge_end import EdgeFaultCode, Ends
 from messages.edge_plan import AddEdge, RemoveEdge
 from messages.ports import SaveDocument
@@ -400,3 +400,17 @@ def test_the_document_reads_as_it_was_written(joined):
     assert state.encode() == joined.disk.documents["edges"]
     assert PlanState.decode(None).encode() == PlanState().encode()
     assert msgspec.json.decode(state.encode())["version"] == 1
+
+
+def test_a_planner_that_restarts_counts_no_end_as_over_before_its_process_could_speak(joined):
+    """Its instance is placed no more at that epoch, and nobody is linked to a planner that has just started."""
+    joined.fabric.stuck.add("shed.edges")
+    joined.place("trend", "shed")
+    joined.until("closing", 5)
+    joined.restart_planner()
+    joined.world.advance(20)
+    assert (joined.run(), joined.fabric.two) == (1, [])
+    assert "until shed.edges has let go of it" in joined.line().reason
+    joined.set(joined.end("shed.edges", INGRESS), EdgeProvisionState.STOPPED)
+    joined.until("ready", 5)
+    joined.never_two()
