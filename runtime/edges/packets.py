@@ -11,9 +11,10 @@
                         {"did":"closed","ring":R}
 
 UTF-8, at most 4096 bytes. Each install is answered `installed` or `refused`, each uninstall `quiesced`, also that of a
-ring the workload does not have; `fault` and `closed` come when they happen, once for each ring. The descriptors of the
-arena and of the two eventfds, `data` then `space`, travel beside an `install`. Offsets, capacity and extents are bytes,
-offsets counted from the start of the arena. What a workload says is checked and bounded: it may be broken or hostile.
+ring the workload does not have. `fault` and `closed` come when they happen, once for each ring; so does `quiesced` of a
+ring that the workload lets go of unasked. The descriptors of the arena and of the two eventfds, `data` then `space`,
+travel beside an `install`. Offsets, capacity and extents are bytes, offsets counted from the start of the arena. What a
+workload says is checked and bounded: it may be broken or hostile.
 """
 
 from __future__ import annotations
