@@ -17,6 +17,7 @@ from messages.system import GetState
 
 MIB = 2**20
 NAME = "hostwatch.out -> trend.in"
+EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 
 
 @pytest.mark.parametrize(
@@ -376,3 +377,47 @@ def test_the_state_of_the_planner_shows_everything(joined):
     assert state["edges"][0]["name"] == NAME
     assert {node["process"] for node in state["nodes"]} == {"attic.edges", "shed.edges"}
     assert (state["owed"], state["distrust"], state["last_edge_id"]) == (0, "", 1)
+
+
+def finish(cluster):
+    for process, direction in (("attic.edges", EGRESS), ("shed.edges", INGRESS)):
+        end = cluster.end(process, direction)
+        end.ended = True
+        cluster.tell_of(end)
+
+
+def wait_for_run(cluster):
+    cluster.fabric.absent[next(key for key in cluster.rows if key.startswith("trend"))] = ""
+    cluster.fault(cluster.end("shed.edges", INGRESS), EdgeFaultCode.WORKER_CRASHED)
+
+
+def fault(cluster):
+    cluster.fault(cluster.end("shed.edges", INGRESS), EdgeFaultCode.WORKER_CRASHED)
+
+
+def unplace(cluster):
+    cluster.rows.clear()
+
+
+def stay_opening(cluster):
+    cluster.fabric.slow.update(("attic.edges", "shed.edges"))
+    fault(cluster)
+
+
+@pytest.mark.parametrize("prepare", [finish, wait_for_run, fault, unplace, stay_opening, lambda cluster: None])
+@pytest.mark.parametrize("after_s", [0.0, 0.03, 0.3, 3.0])
+@pytest.mark.parametrize("replan", [False, True])
+def test_an_edge_may_be_stopped_whatever_it_is_at(joined, prepare, after_s, replan):
+    prepare(joined)
+    joined.world.advance(after_s)
+    if replan:
+        joined.restart_planner()
+        joined.world.advance(0.6)
+    joined.remove(NAME)
+    assert joined.lines() == {}
+    assert joined.fabric.live() == []
+    opened = len(joined.fabric.opens)
+    joined.world.advance(30)
+    assert len(joined.fabric.opens) == opened
+    assert [told["phase"] for told in joined.told("edge.plan")] == ["added", "removed"]
+    joined.never_two()
