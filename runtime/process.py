@@ -184,7 +184,7 @@ def handle_signals(pulse: Pulse, *ending: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, lambda *_: pulse.beat(REREAD))
-    signal.signal(signal.SIGURG, _ignore)  # with a handler it interrupts a call, see runtime.edges.overdue
+    signal.signal(signal.SIGURG, _ignore)  # with a handler it interrupts a call, see runtime.edges.driver.overdue
     pulse.on_signals()
     for number in ending:
         signal.signal(number, lambda *_: pulse.beat(TERM))

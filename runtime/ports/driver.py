@@ -21,7 +21,7 @@ from messages.edge_ports import (
     StartReceive,
     StartSend,
 )
-from runtime.edges.driver import Driver
+from runtime.edges.driver.driver import Driver
 from runtime.edges.memory import NodeMemory
 from runtime.office.sockets import Keys
 

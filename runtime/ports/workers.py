@@ -29,12 +29,12 @@ from messages.edge_ports import (
     WorkersMessage,
 )
 from messages.ports import PortRefusal
-from runtime.edges.held_rings import HeldRing, Holding
-from runtime.edges.introduction import ShimTalk
-from runtime.edges.later import Due, Later, Woken
 from runtime.edges.memory import NodeMemory
-from runtime.edges.run_channel import NotInstalled, RunChannel
-from runtime.edges.run_end import RunEnd
+from runtime.edges.workers.held_rings import HeldRing, Holding
+from runtime.edges.workers.introduction import ShimTalk
+from runtime.edges.workers.later import Due, Later, Woken
+from runtime.edges.workers.run_channel import NotInstalled, RunChannel
+from runtime.edges.workers.run_end import RunEnd
 from runtime.processes.exits import ExitWatch
 from runtime.shim.attach import AttachedRun, attach
 from runtime.shim.client import ShimFailed

@@ -30,9 +30,9 @@ from messages.edge_ports import (
     StreamEnded,
 )
 from runtime.cluster.keys import SecretSeed, transport_key
-from runtime.edges.driver import Driver
+from runtime.edges.driver.driver import Driver
+from runtime.edges.driver.pumps import readable
 from runtime.edges.memory import NodeMemory
-from runtime.edges.pumps import readable
 from runtime.edges.ring import RingConsumer, RingProducer
 from runtime.office.admission import Admission
 from runtime.office.sockets import Keys, Sockets

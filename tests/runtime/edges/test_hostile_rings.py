@@ -15,7 +15,7 @@ from actors.edges.records import RecordTracker
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import PumpFaulted
-from runtime.edges import overdue
+from runtime.edges.driver import overdue
 from runtime.edges.ring import RingFault
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS

@@ -12,7 +12,7 @@ from messages.edge import EdgeId, RingDirection, RingId
 from messages.edge_ports import CloseStream, CutLink, DriverReport, HaltPump, PumpHalted
 from messages.system import ExitKind, GetState
 from runtime.cluster.keys import SecretSeed, transport_key
-from runtime.edges.ends import Ends
+from runtime.edges.driver.ends import Ends
 from runtime.edges.memory import NodeMemory
 from runtime.kernel.envelope import Envelope, Kind, tag_of
 from runtime.kernel.live import LiveWorld

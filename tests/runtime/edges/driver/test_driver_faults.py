@@ -12,7 +12,7 @@ from actors.edges.records import pack_header
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import PumpFaulted, PumpReady
-from runtime.edges import driver, streams
+from runtime.edges.driver import driver, streams
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 EDGE, OTHER = 7001, 7002

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from actors.edges.frames import BEAT_FRAME, Beat, Fin, pack
-from runtime.edges.links import Guest, Links
+from runtime.edges.driver.links import Guest, Links
 
 WAIT_S = 10
 

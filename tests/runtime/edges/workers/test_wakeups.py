@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from runtime.edges import wakeups as module
-from runtime.edges.wakeups import Wakeups
+from runtime.edges.workers import wakeups as module
+from runtime.edges.workers.wakeups import Wakeups
 
 WAIT_S = 10
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from messages.base import Address
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import WorkerClosed, WorkerFaulted, WorkerGone, WorkerInstalled, WorkerQuiesced
-from runtime.edges.held_rings import HeldRings, Holding
-from runtime.edges.packets import Closed, Fault, Installed, Quiesced, Refused
+from runtime.edges.workers.held_rings import HeldRings, Holding
+from runtime.edges.workers.packets import Closed, Fault, Installed, Quiesced, Refused
 
 OWNER, OTHER = Address("shed.edges/edges"), Address("shed.edges/other")
 

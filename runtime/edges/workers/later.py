@@ -10,7 +10,7 @@ from itertools import count
 
 from actors.actor import Context
 from messages.base import Message
-from runtime.edges.wakeups import Wakeups
+from runtime.edges.workers.wakeups import Wakeups
 
 Action = Callable[[Context], None]
 

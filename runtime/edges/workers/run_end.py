@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from actors.actor import Context
-from runtime.edges.holders import holders, kill
-from runtime.edges.introduction import ShimTalk
-from runtime.edges.later import Action, Later
+from runtime.edges.workers.holders import holders, kill
+from runtime.edges.workers.introduction import ShimTalk
+from runtime.edges.workers.later import Action, Later
 from runtime.processes.exits import ExitWatch
 from runtime.processes.proc import Stat
 from runtime.shim.attach import AttachedRun

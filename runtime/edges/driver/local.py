@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from messages.edge import RingDirection
 from messages.edge_ports import StartReceive, StartSend
+from runtime.edges.driver.pumps import Pump, consumer_of, producer_of, readable
 from runtime.edges.memory import RingMemory
-from runtime.edges.pumps import Pump, consumer_of, producer_of, readable
 from runtime.edges.ring import RingFault
 
 COPY_BYTES = 1024 * 1024

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.actor import Context
-from runtime.edges.channel import Channel
-from runtime.edges.later import Later
+from runtime.edges.workers.channel import Channel
+from runtime.edges.workers.later import Later
 from runtime.shim.attach import AttachedRun
 from runtime.shim.client import REPLY_TIMEOUT_S, ShimFailed
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from runtime.edges.holders import holders, kill
+from runtime.edges.workers.holders import holders, kill
 from runtime.processes import proc
 
 CHILD = """

@@ -13,9 +13,9 @@ from actors.edges.frames import Credit, Data, Fin, Frame, Open, Refused, pack
 from actors.edges.stream import OpenRefused
 from messages.edge import EdgeId
 from messages.edge_end import EdgeFaultCode
-from runtime.edges.links import Guest, Link, Links
-from runtime.edges.local import LocalSink
-from runtime.edges.pumps import FAULTS, ReceivePump, SendPump
+from runtime.edges.driver.links import Guest, Link, Links
+from runtime.edges.driver.local import LocalSink
+from runtime.edges.driver.pumps import FAULTS, ReceivePump, SendPump
 
 SILENCE_S = 5.0
 """A peer that says nothing for so long is gone, and the streams with it end."""

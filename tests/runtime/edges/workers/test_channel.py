@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from runtime.edges import channel as module
-from runtime.edges.channel import INSTALLS_AT_ONCE, RECEIVED_AT_ONCE, Channel, ChannelEnded
-from runtime.edges.packets import PACKET_BYTES, Installed, Quiesced, Refused
+from runtime.edges.workers import channel as module
+from runtime.edges.workers.channel import INSTALLS_AT_ONCE, RECEIVED_AT_ONCE, Channel, ChannelEnded
+from runtime.edges.workers.packets import PACKET_BYTES, Installed, Quiesced, Refused
 
 
 class Pair:

@@ -20,7 +20,7 @@ import zmq
 
 from actors.edges.frames import BEAT_FRAME, HEAD_BYTES, MAX_FRAME_BYTES, Beat, Frame, FrameFault, parse
 from messages.edge import EdgeId
-from runtime.edges.pumps import CHUNK_BYTES, SendPump
+from runtime.edges.driver.pumps import CHUNK_BYTES, SendPump
 from runtime.office.admission import Admission
 from runtime.office.listen import IpcClaim
 from runtime.office.revocation import Connection

@@ -13,8 +13,8 @@ from messages.control import Epoch
 from messages.edge import DType, ObjectKind, ObjectSpec, RingDirection, RingLayout
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import InstallRing, RingRef
-from runtime.edges import packets
-from runtime.edges.packets import (
+from runtime.edges.workers import packets
+from runtime.edges.workers.packets import (
     Closed,
     Fault,
     Installed,

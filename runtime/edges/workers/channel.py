@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from messages.edge import RingId
-from runtime.edges.packets import PACKET_BYTES, Installed, Refused, Reply
+from runtime.edges.workers.packets import PACKET_BYTES, Installed, Refused, Reply
 
 INSTALLS_AT_ONCE = 4
 """Installs that the workload has not answered yet."""

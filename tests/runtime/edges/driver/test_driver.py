@@ -10,8 +10,8 @@ import pytest
 from messages.edge import RingDirection
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import CloseStream, PumpFaulted, PumpHalted, PumpReady, StreamEnded
+from runtime.edges.driver.pumps import CHUNK_BYTES
 from runtime.edges.memory import MemoryFault
-from runtime.edges.pumps import CHUNK_BYTES
 
 EGRESS, INGRESS = RingDirection.EGRESS, RingDirection.INGRESS
 EDGE = 7001

@@ -17,12 +17,12 @@ from threading import Event, Thread
 
 from messages.base import NodeName
 from messages.edge_ports import DriverMessage, DriverReport
-from runtime.edges.ends import Ends, Sink, Source
-from runtime.edges.links import Links
-from runtime.edges.local import LocalSink
+from runtime.edges.driver.ends import Ends, Sink, Source
+from runtime.edges.driver.links import Links
+from runtime.edges.driver.local import LocalSink
+from runtime.edges.driver.overdue import Overdue
+from runtime.edges.driver.pumps import Pump, ReceivePump
 from runtime.edges.memory import NodeMemory
-from runtime.edges.overdue import Overdue
-from runtime.edges.pumps import Pump, ReceivePump
 from runtime.office.sockets import Keys
 
 TICK_S = 0.25

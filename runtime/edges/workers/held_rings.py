@@ -20,7 +20,7 @@ from messages.edge_ports import (
     WorkerQuiesced,
     WorkerReport,
 )
-from runtime.edges.packets import Closed, Fault, Installed, Quiesced, Refused, Reply, fault_of
+from runtime.edges.workers.packets import Closed, Fault, Installed, Quiesced, Refused, Reply, fault_of
 
 Told = tuple[Address, WorkerReport]
 """A report, and whom it is for."""

@@ -28,11 +28,11 @@ from messages.edge_ports import (
     StartSend,
     StreamEnded,
 )
-from runtime.edges.local import FarRingFault, LocalSink, LocalSource
+from runtime.edges.driver.local import FarRingFault, LocalSink, LocalSource
+from runtime.edges.driver.pumps import FAULTS, Pump, ReceivePump, SendPump, readable
+from runtime.edges.driver.streams import MOMENT_S, Streams
 from runtime.edges.memory import NodeMemory, RingMemory
-from runtime.edges.pumps import FAULTS, Pump, ReceivePump, SendPump, readable
 from runtime.edges.ring import RingFault
-from runtime.edges.streams import MOMENT_S, Streams
 
 MAX_HALTED = 4096
 """Halted ends that are remembered: what is still on its way to them is no offence."""

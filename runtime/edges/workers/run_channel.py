@@ -14,12 +14,12 @@ from messages.base import Address
 from messages.edge import RingId
 from messages.edge_end import EdgeFaultCode
 from messages.edge_ports import InstallRing, UninstallRing
-from runtime.edges.channel import Channel, ChannelEnded
-from runtime.edges.held_rings import HeldRing, HeldRings, Holding, Told
-from runtime.edges.introduction import ShimTalk
-from runtime.edges.later import Later
 from runtime.edges.memory import NodeMemory
-from runtime.edges.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
+from runtime.edges.workers.channel import Channel, ChannelEnded
+from runtime.edges.workers.held_rings import HeldRing, HeldRings, Holding, Told
+from runtime.edges.workers.introduction import ShimTalk
+from runtime.edges.workers.later import Later
+from runtime.edges.workers.packets import MalformedReply, end_packet, install_packet, parse_reply, uninstall_packet
 from runtime.shim.attach import AttachedRun
 
 RINGS_AT_MOST = 64
