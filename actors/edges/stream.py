@@ -131,6 +131,15 @@ class SendWindow:
         return more
 
 
+QUANTUM_BYTES = 512 * 1024
+"""No more is held back of a large ring: the sender would stand still while there is work."""
+
+
+def quantum_of(capacity: int) -> int:
+    """How much of a ring of `capacity` bytes is worth a word to the other side."""
+    return max(1, min(capacity // 4, QUANTUM_BYTES))
+
+
 class ReceiveWindow:
     """The receiving end. `consumed <= committed <= told_limit <= consumed + capacity`.
 
@@ -154,7 +163,7 @@ class ReceiveWindow:
         self.finished = False
         self._forced = self._rewind = False
         self._gap_at: int | None = None
-        self._step = self._quantum = max(1, capacity // 4)
+        self._step = self._quantum = quantum_of(capacity)
 
     def open(self, frame: Open, process: str) -> None:
         """A pump of `process` wants to send. Raises `OpenRefused` or `StreamViolation`."""
@@ -165,7 +174,7 @@ class ReceiveWindow:
             raise StreamViolation("peer_restarted", "another pump of the producer begins the stream again")
         self.resumed += frame.again
         self.far = frame.incarnation
-        self._quantum = max(1, min(self.capacity, frame.capacity) // 4)
+        self._quantum = quantum_of(min(self.capacity, frame.capacity))
         self._gap_at = None
         self._forced = True
 

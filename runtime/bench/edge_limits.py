@@ -1,13 +1,16 @@
-"""What bounds an edge on this machine: copying memory, and a bare ZeroMQ socket pair with the same security.
+"""What bounds an edge on this machine: copying memory, waking a process, and a bare ZeroMQ socket pair with CURVE.
 
-    python -m runtime.bench.edge_limits ENDPOINT PUBLIC SECRET SIZE
+    python -m runtime.bench.edge_limits pair ENDPOINT PUBLIC SECRET SIZE
+    python -m runtime.bench.edge_limits relay FD FD
 
-is the receiving end of the second: it prints a line when it listens, and after each run how long the run took.
+are the other ends: the first prints a line when it listens, and after each run the rate at which messages came; the
+second adds to one eventfd whenever the other was added to.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import statistics
 import subprocess
 import sys
@@ -49,7 +52,7 @@ class BarePair:
     def __init__(self, endpoint: str, size: int) -> None:
         self._size = size
         public, secret = (key.decode() for key in zmq.curve_keypair())
-        command = [sys.executable, "-P", "-m", "runtime.bench.edge_limits", endpoint, public, secret, str(size)]
+        command = [sys.executable, "-P", "-m", "runtime.bench.edge_limits", "pair", endpoint, public, secret, str(size)]
         self._peer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._said()
         self._context = zmq.Context()
@@ -108,7 +111,36 @@ def window(size: int) -> int:
     return max(2, min(WINDOW_MESSAGES, WINDOW_BYTES // size))
 
 
-def main(endpoint: str, public: str, secret: str, size: str) -> None:
+def woken_us(count: int, period_s: float) -> tuple[float, float]:
+    """Median and 99th percentile of two wake-ups, one after the other, on a machine that rests in between: a bare
+    eventfd to another process and back. The bytes of an edge wake its pump and then its consumer."""
+    fds = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(2)]
+    command = [sys.executable, "-P", "-m", "runtime.bench.edge_limits", "relay", *map(str, fds)]
+    peer = subprocess.Popen(command, pass_fds=fds)
+    try:
+        taken = []
+        for _ in range(count):
+            time.sleep(period_s)
+            began = time.perf_counter()
+            os.eventfd_write(fds[0], 1)
+            os.eventfd_read(fds[1])
+            taken.append((time.perf_counter() - began) * 1e6)
+    finally:
+        peer.kill()
+        peer.wait()
+        for fd in fds:
+            os.close(fd)
+    taken = sorted(taken[count // 10 :])
+    return taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
+
+
+def relay(there: str, back: str) -> None:
+    while True:
+        os.eventfd_read(int(there))
+        os.eventfd_write(int(back), 1)
+
+
+def pair(endpoint: str, public: str, secret: str, size: str) -> None:
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0
@@ -133,4 +165,4 @@ def _next(socket: zmq.Socket[bytes]) -> memoryview:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"pair": pair, "relay": relay}[sys.argv[1]](*sys.argv[2:])

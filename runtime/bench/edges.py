@@ -8,7 +8,7 @@ Clusters of processes on this machine, with workloads placed, governed and joine
   pair of the same sockets that sends messages as large as the objects.
 
 Limit and edge are measured in turns, medians are told. Latencies are one way, from before `send` to the record in the
-sink's hands, at a low rate. Then a slow sink: what waits for it is bounded by rings and credit. At last 24 busy edges
+sink's hands, at a low rate, beside two bare wake-ups of a process. Then a slow sink: what waits for it is bounded by rings and credit. At last 24 busy edges
 on one node, and how long its agent takes to answer meanwhile.
 """
 
@@ -31,7 +31,7 @@ from messages.node import GetInstances
 from messages.placement import PlaceOrder
 from runtime.bench import cluster as bench
 from runtime.bench import edge_flow
-from runtime.bench.edge_limits import bare_per_s, copied_per_s
+from runtime.bench.edge_limits import bare_per_s, copied_per_s, woken_us
 from runtime.bench.machine import machine
 from runtime.client import Client
 from runtime.cluster.cluster import Cluster
@@ -102,11 +102,13 @@ class Flow:
 
 @dataclass(frozen=True)
 class Latency:
-    """One way, microseconds; of the last round."""
+    """One way, microseconds; of the last round. `woken_*`: two bare wake-ups, measured beside it."""
 
     path: str
     p50_us: float
     p99_us: float
+    woken_p50_us: float
+    woken_p99_us: float
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,8 @@ def _measure(
                 limit_bytes_per_s=limit,
             )
         )
-    found.latencies.append(Latency(path, said["latency"]["p50_us"], said["latency"]["p99_us"]))
+    woken = woken_us(round(seconds / edge_flow.LATENCY_PERIOD_S), edge_flow.LATENCY_PERIOD_S)
+    found.latencies.append(Latency(path, said["latency"]["p50_us"], said["latency"]["p99_us"], *woken))
     found.bounded.append(bounded)
 
 

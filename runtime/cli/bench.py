@@ -192,8 +192,11 @@ def edges(as_json: JsonOption = False) -> None:
     )
     print()
     print_table(
-        ("one way, at a low rate", "p50", "p99"),
-        [(one.path, f"{one.p50_us:.0f} us", f"{one.p99_us:.0f} us") for one in measured.latencies],
+        ("one way, at a low rate", "p50", "p99", "two wake-ups p50", "p99"),
+        [
+            (one.path, *(f"{us:.0f} us" for us in (one.p50_us, one.p99_us, one.woken_p50_us, one.woken_p99_us)))
+            for one in measured.latencies
+        ],
     )
     print()
     print_table(

@@ -26,7 +26,7 @@ from runtime.edges.ring import RingConsumer, RingFault, RingProducer
 if TYPE_CHECKING:
     from runtime.edges.driver.links import Link
 
-CHUNK_BYTES = 512 * 1024
+CHUNK_BYTES = 256 * 1024
 """What moves at once: large enough that Python's share is small, small enough for a cache and for the others' turn."""
 
 RATE_S = 0.5

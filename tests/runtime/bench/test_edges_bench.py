@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.bench import edges
-from runtime.bench.edge_limits import bare_per_s, copied_per_s, window
+from runtime.bench.edge_limits import bare_per_s, copied_per_s, window, woken_us
 
 KIB = 1024
 
@@ -28,6 +28,8 @@ def test_objects_of_a_source_are_counted_at_its_sink_on_one_node():
 
 def test_the_limits_are_measured(tmp_path):
     assert copied_per_s(4 * KIB, 64 * KIB, 0.01) > 0
+    p50_us, p99_us = woken_us(20, 0.001)
+    assert 0 < p50_us <= p99_us
     assert bare_per_s(f"ipc://{tmp_path}/bare", 4 * KIB, 0.05, 1) > 0
 
 
