@@ -10,6 +10,7 @@ does not list any more.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -203,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         cluster = load_cluster(folder)
         cluster.process(name)
+        if cluster.process(name).role is Role.EDGES:
+            raise_descriptor_limit()
         with lock_state(cluster, name):
             process = Process(cluster, name, pulse)
             process.open_offices()
@@ -210,6 +213,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ClusterFault, ListenFault) as fault:
         print(f"{name}: {fault}", file=sys.stderr, flush=True)
         return CONFIG_EXIT
+
+
+def raise_descriptor_limit() -> None:
+    """As far as this user may: every ring takes three descriptors."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def process_supervisor(cluster: Cluster, name: str, life: int = 0) -> Supervisor:

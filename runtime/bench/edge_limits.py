@@ -165,4 +165,4 @@ def _next(socket: zmq.Socket[bytes]) -> memoryview:
 
 
 if __name__ == "__main__":
-    {"pair": pair, "relay": relay}[sys.argv[1]](*sys.argv[2:])
+    (pair if sys.argv[1] == "pair" else relay)(*sys.argv[2:])

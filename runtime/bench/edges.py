@@ -8,8 +8,8 @@ Clusters of processes on this machine, with workloads placed, governed and joine
   pair of the same sockets that sends messages as large as the objects.
 
 Limit and edge are measured in turns, medians are told. Latencies are one way, from before `send` to the record in the
-sink's hands, at a low rate, beside two bare wake-ups of a process. Then a slow sink: what waits for it is bounded by rings and credit. At last 24 busy edges
-on one node, and how long its agent takes to answer meanwhile.
+sink's hands, at a low rate, beside two bare wake-ups of a process. Then a slow sink: what waits for it is bounded by
+rings and credit. At last 24 busy edges on one node, and how long its agent takes to answer meanwhile.
 """
 
 from __future__ import annotations

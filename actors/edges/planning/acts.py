@@ -156,8 +156,13 @@ class PlanActs:
     async def _record(self, ctx: Context, work: EdgeWork) -> None:
         paid = await self.core.pay(ctx)
         edge = self.core.state.edges.get(work.name)  # none when it was not to be recorded, and so not added
-        if not paid and edge is not None and not self.core.is_recorded(edge):
-            self._hold(ctx, work, "the chain does not take the record that permits it")
+        if edge is not None and not self.core.is_recorded(edge):  # paid, it is still on its way to the disk
+            why = (
+                "the record that permits it is being written"
+                if paid
+                else "the chain does not take the record that permits it"
+            )
+            self._hold(ctx, work, why)
 
     async def _start(self, ctx: Context, work: EdgeWork, names: tuple[NodeName, ...]) -> None:
         """Have the nodes' supervisors start their edges processes, then wait until they are heard."""

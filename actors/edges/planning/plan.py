@@ -33,7 +33,9 @@ CONSEQUENCES = frozenset(
 )
 """Faults that one end has when the other fails: if that one tells why, its reason is shown."""
 
-_OF_A_STOP = frozenset({EdgeFaultCode.WORKER_CRASHED, EdgeFaultCode.WORKER_NOT_RUNNING})
+_OF_A_STOP = frozenset(
+    {EdgeFaultCode.WORKER_CRASHED, EdgeFaultCode.WORKER_NOT_RUNNING, EdgeFaultCode.WORKER_REFUSED}  # closed its input
+)
 """Faults that an end has when its instance is stopped by order, which is none of the edge."""
 
 ALL_ARRIVED = "its producer closed the port and all has arrived"
