@@ -171,9 +171,10 @@ class EdgesEnd:
 
     def mapped(self):
         """How often this process has the arena mapped, besides the double's own rings."""
-        inode = str(os.fstat(self.arena).st_ino)
+        arena = os.fstat(self.arena)
+        where = [f"{os.major(arena.st_dev):02x}:{os.minor(arena.st_dev):02x}", str(arena.st_ino)]
         lines = Path("/proc/self/maps").read_text().splitlines()
-        return sum(line.split()[4] == inode for line in lines) - sum(not ring.mapping.closed for ring in self.rings)
+        return sum(line.split()[3:5] == where for line in lines) - sum(not ring.mapping.closed for ring in self.rings)
 
     def close(self):
         self.close_channel()
