@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.document import StateDamaged
 from actors.node.instances import Instance
 from messages.base import U64, Record
 from messages.chain import Entry
@@ -19,10 +20,6 @@ from messages.control import Epoch
 
 DOCUMENT = "agent"
 STATE_VERSION = 1
-
-
-class StateDamaged(ValueError):
-    """The document is not one that this release wrote; it is left untouched."""
 
 
 class SlotMark(Record, frozen=True):
@@ -106,4 +103,4 @@ def decode_state(data: bytes | None) -> AgentState:
     return state
 
 
-__all__ = ["DOCUMENT", "STATE_VERSION", "AgentState", "SlotMark", "StateDamaged", "decode_state", "encode_state"]
+__all__ = ["DOCUMENT", "STATE_VERSION", "AgentState", "SlotMark", "decode_state", "encode_state"]

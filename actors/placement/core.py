@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from actors.actor import AskFailed, Context
 from actors.chain.ledger import Ledger
+from actors.document import StateDamaged
 from actors.packages.keys import TrustAnchors
 from actors.placement.calls import Call, CallOutcome, CallRefused, CallUnreachable
 from actors.placement.order import PlaneRefusal
 from actors.placement.signed import Signer
-from actors.placement.state import DOCUMENT, PlaneState, StateDamaged
+from actors.placement.state import DOCUMENT, PlaneState
 from actors.placement.view import View
 from messages.base import Address, Record
 from messages.control import Method, Refusal, RefusalCode

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-import msgspec
-
 from actors.chain.ledger import Owed
+from actors.document import StateDamaged, decode_document, encode_document
 from messages.base import U64, Record
 from messages.capabilities import MemoryDemand
 from messages.control import Epoch
@@ -22,12 +21,6 @@ DOCUMENT = "plane"
 STATE_VERSION = 1
 
 T = TypeVar("T")
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-class StateDamaged(ValueError):
-    """The document is not one this version wrote; it is left untouched."""
 
 
 class Held(Record, frozen=True):
@@ -137,7 +130,7 @@ class PlaneState:
             dispatches=list(self.dispatches.values()),
             owed=list(self.owed.values()),
         )
-        return msgspec.json.format(msgspec.json.encode(document), indent=1)
+        return encode_document(document)
 
     @classmethod
     def decode(cls, data: bytes | None) -> PlaneState:
@@ -145,15 +138,7 @@ class PlaneState:
         state = cls()
         if data is None:
             return state
-        try:
-            document = msgspec.json.decode(data, type=_Document)
-            _encode(document)  # JSON may hold numbers that no message can carry
-        except (msgspec.MsgspecError, OverflowError, ValueError, RecursionError) as error:
-            raise StateDamaged(f"the state of the placement control plane cannot be read: {str(error)[:200]}") from None
-        if document.version != STATE_VERSION:
-            raise StateDamaged(
-                f"the state of the placement control plane has version {document.version}, this reads {STATE_VERSION}"
-            )
+        document = decode_document(data, _Document, STATE_VERSION, "the placement control plane")
         state.term = document.term
         state.chain_sequence, state.chain_hash = document.chain_sequence, document.chain_hash
         state.epochs = dict(document.epochs)
@@ -170,4 +155,4 @@ def _by_key(rows: list[T], keys: Iterable[str]) -> dict[str, T]:
     return table
 
 
-__all__ = ["DOCUMENT", "STATE_VERSION", "Dispatch", "Held", "PlaneState", "StateDamaged"]
+__all__ = ["DOCUMENT", "STATE_VERSION", "Dispatch", "Held", "PlaneState"]

@@ -29,14 +29,13 @@ import messages.system
 from actors.chain import canonical as chain_json
 from actors.chain import record as chain_record
 from actors.chain.ledger import Owed
+from actors.document import StateDamaged
 from actors.edges.planning.state import Closing, DesiredEdge, Life, Pair, PlanState
-from actors.edges.planning.state import StateDamaged as EdgesStateDamaged
 from actors.edges.planning.wish import Sizes
 from actors.gate.context import CONTEXT_LIMIT_BYTES, ContextFault, parse_context
 from actors.gate.policy import PolicyFault, parse_policy
 from actors.node.placing import read_order
 from actors.node.state import AgentState, decode_state, encode_state
-from actors.node.state import StateDamaged as AgentStateDamaged
 from actors.node.verbs import read_body, read_fence
 from actors.packages.cog import parse_cog
 from actors.packages.fault import PackageFault
@@ -54,7 +53,6 @@ from actors.placement.signed import (
     verify_response,
 )
 from actors.placement.state import Dispatch, Held, PlaneState
-from actors.placement.state import StateDamaged as PlaneStateDamaged
 from actors.placement.view import MAX_FACTS_BYTES, FactsRefused, open_facts, sign_facts
 from messages.base import Address, Message, Request
 from messages.capabilities import Capability, CapabilityId, Provenance
@@ -609,13 +607,13 @@ TARGETS: dict[str, Target] = {
         limit_bytes=TEXT_LIMIT_BYTES,
     ),
     "plane-state": Target(
-        read=_read_plane_state, faults=(PlaneStateDamaged,), seeds=_plane_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
+        read=_read_plane_state, faults=(StateDamaged,), seeds=_plane_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
     ),
     "edges-state": Target(
-        read=_read_edges_state, faults=(EdgesStateDamaged,), seeds=_edges_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
+        read=_read_edges_state, faults=(StateDamaged,), seeds=_edges_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
     ),
     "agent-state": Target(
-        read=_read_agent_state, faults=(AgentStateDamaged,), seeds=_agent_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
+        read=_read_agent_state, faults=(StateDamaged,), seeds=_agent_seeds, limit_bytes=DOCUMENT_LIMIT_BYTES
     ),
     "document": Target(
         read=lambda data: unwrap(data, DOCUMENT_NAME, CLUSTER_ID, "agent.doc"),

@@ -12,8 +12,9 @@ from typing import Any
 from actors.actor import AskFailed, Context
 from actors.chain.canonical import decode
 from actors.chain.ledger import Ledger, NotRecorded
+from actors.document import StateDamaged
 from actors.edges.planning.situation import PlanTimes
-from actors.edges.planning.state import DOCUMENT, DesiredEdge, Life, PlanState, StateDamaged
+from actors.edges.planning.state import DOCUMENT, DesiredEdge, Life, PlanState
 from actors.edges.planning.wish import MIB, PlanRefused
 from messages.base import Address, Record
 from messages.chain import ChainRecord

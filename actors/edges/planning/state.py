@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
-
 from actors.chain.ledger import Owed
+from actors.document import StateDamaged, decode_document, encode_document
 from actors.edges.planning.wish import PlanRefused, Sizes, edge_name, parse_port
 from messages.base import U64, U64_MAX, Record
 from messages.edge import EdgeId, RunId
@@ -19,12 +18,6 @@ from messages.edge_end import EdgeFaultCode, EdgeParty
 
 DOCUMENT = "edges"
 STATE_VERSION = 1
-
-_encode = msgspec.msgpack.Encoder().encode
-
-
-class StateDamaged(ValueError):
-    """The document is not one this version wrote; it is left untouched."""
 
 
 class Pair(Record, frozen=True):
@@ -139,7 +132,7 @@ class PlanState:
             edges=list(self.edges.values()),
             owed=list(self.owed.values()),
         )
-        return msgspec.json.format(msgspec.json.encode(document), indent=1)
+        return encode_document(document)
 
     @classmethod
     def decode(cls, data: bytes | None) -> PlanState:
@@ -147,15 +140,7 @@ class PlanState:
         state = cls()
         if data is None:
             return state
-        try:
-            document = msgspec.json.decode(data, type=_Document)
-            _encode(document)  # JSON may hold numbers that no message can carry
-        except (msgspec.MsgspecError, OverflowError, ValueError, RecursionError) as error:
-            raise StateDamaged(f"the state of the edge planner cannot be read: {str(error)[:200]}") from None
-        if document.version != STATE_VERSION:
-            raise StateDamaged(
-                f"the state of the edge planner has version {document.version}, this reads {STATE_VERSION}"
-            )
+        document = decode_document(data, _Document, STATE_VERSION, "the edge planner")
         state.term = document.term
         state.chain_sequence, state.chain_hash = document.chain_sequence, document.chain_hash
         state.last_edge_id, state.run_floor = document.last_edge_id, document.run_floor
@@ -189,4 +174,4 @@ def _check_counters(state: PlanState) -> None:
         raise StateDamaged("the state of the edge planner holds a life whose epoch is not its edge's last")
 
 
-__all__ = ["DOCUMENT", "STATE_VERSION", "Closing", "DesiredEdge", "Life", "Pair", "PlanState", "StateDamaged"]
+__all__ = ["DOCUMENT", "STATE_VERSION", "Closing", "DesiredEdge", "Life", "Pair", "PlanState"]

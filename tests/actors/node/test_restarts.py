@@ -3,7 +3,8 @@
 import pytest
 
 from actors.actor import AskFailed
-from actors.node.state import AgentState, StateDamaged, decode_state, encode_state
+from actors.document import StateDamaged
+from actors.node.state import AgentState, decode_state, encode_state
 from messages.control import CtlConfig, Epoch, FenceBody, InstanceBody, Method, Once, Refusal, RefusalCode
 from messages.ports import StopInstance
 from runtime.simulated.launcher import EndInstance, SimulatedInstance

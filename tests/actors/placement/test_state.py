@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from actors.chain.chain import Chain
-from actors.placement.state import PlaneState, StateDamaged
+from actors.document import StateDamaged
+from actors.placement.state import PlaneState
 from messages.chain import Append, Entry
 from runtime.simulated.chain_store import SimulatedChainDisk, SimulatedChainStore
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from actors.chain.chain import Chain
-from actors.edges.planning.state import PlanState, StateDamaged
+from actors.document import StateDamaged
+from actors.edges.planning.state import PlanState
 from messages.base import Address
 from messages.chain import Append
 from messages.edge import EdgeProvisionState, RingDirection
