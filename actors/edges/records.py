@@ -68,6 +68,12 @@ class RecordFault(Exception):
         self.sequence = sequence
 
 
+def quantum_of(capacity: int) -> int:
+    """How many bytes, committed or freed, of a ring of `capacity` bytes are worth a word to the other side: a quarter,
+    and of a large ring no more than 512 KiB, or the other side would stand still while there is work."""
+    return max(1, min(capacity // 4, 512 * 1024))
+
+
 class ObjectHeader(NamedTuple):
     """What a header says. The record is `HEADER_BYTES + extent` bytes long."""
 

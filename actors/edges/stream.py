@@ -9,6 +9,7 @@ the receiver is. Only two pumps that have known each other from the start go on:
 from __future__ import annotations
 
 from actors.edges.frames import Credit, Fin, Open
+from actors.edges.records import quantum_of
 
 
 class StreamViolation(Exception):
@@ -129,15 +130,6 @@ class SendWindow:
         else:
             self.sent = max(self.sent, self.acknowledged)
         return more
-
-
-QUANTUM_BYTES = 512 * 1024
-"""No more is held back of a large ring: the sender would stand still while there is work."""
-
-
-def quantum_of(capacity: int) -> int:
-    """How much of a ring of `capacity` bytes is worth a word to the other side."""
-    return max(1, min(capacity // 4, QUANTUM_BYTES))
 
 
 class ReceiveWindow:

@@ -10,13 +10,11 @@ import mmap
 import os
 
 from actors.edges.records import HEADER_BYTES as RECORD_HEADER_BYTES
-from actors.edges.records import RecordFault
+from actors.edges.records import RecordFault, quantum_of
 from runtime.edges.ring import HEADER_BYTES, RingFault, check_header
 from runtime.workload.channel import Channel, Packet, Refusal, close_all
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
-QUANTUM_BYTES = 512 * 1024
-"""No more is held back of a large ring, or the other side would stand still while there is work."""
 
 
 class Link:
@@ -61,7 +59,7 @@ class Link:
         self.capacity = numbers["capacity"]
         self.max_extent = numbers["max_extent"]
         self.alignment = numbers["alignment"]
-        self.quantum = max(min(self.capacity // 4, QUANTUM_BYTES), 1)
+        self.quantum = quantum_of(self.capacity)
         """So many bytes are committed, or given back, without waiting for a better occasion."""
         self.usable = True
         self.retired = False
