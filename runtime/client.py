@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from messages.base import Address, Request
-from runtime.cluster.cluster import Cluster
+from runtime.cluster.cluster import Cluster, ProcessEntry
 from runtime.cluster.keys import transport_key
 from runtime.cluster.names import Role
 from runtime.kernel.caller import Caller
@@ -23,11 +23,15 @@ OPERATOR = Role.OPERATOR.value
 LINK_TIMEOUT_S = 3.0
 
 
-def keys_of(cluster: Cluster, name: str) -> Keys:
-    """The transport keys of one process: its own pair, and everybody's it may meet."""
+def keys_of(cluster: Cluster, name: str, peers: Iterable[ProcessEntry] | None = None) -> Keys:
+    """The transport keys of one process: its own pair, and those of `peers`, by default everybody of the directory."""
     seed = cluster.key(name)
-    peers = {str(entry.name): transport_key(entry.public_key) for entry in cluster.processes.values()}
-    return Keys(public=transport_key(seed.public_key), secret=seed.transport_secret(), peers=peers)
+    met = cluster.processes.values() if peers is None else peers
+    return Keys(
+        public=transport_key(seed.public_key),
+        secret=seed.transport_secret(),
+        peers={str(entry.name): transport_key(entry.public_key) for entry in met},
+    )
 
 
 class Client:

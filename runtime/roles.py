@@ -197,9 +197,8 @@ def _edges(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
     from actors.edges.settings import EdgeSettings
     from messages.edge import NodeId
     from messages.identity import node_number
-    from runtime.cluster.keys import transport_key
+    from runtime.client import keys_of
     from runtime.edges.memory import NodeMemory
-    from runtime.office.sockets import Keys
     from runtime.ports.driver import DriverPort
     from runtime.ports.memory import Memory
     from runtime.ports.workers import Workers
@@ -214,10 +213,8 @@ def _edges(cluster: Cluster, entry: ProcessEntry) -> list[Child]:
         return Workers(memory(), cluster.state_dir(node.name) / "instances", ExitWatch(traceback.print_exception))
 
     def driver() -> DriverPort:
-        seed = cluster.key(entry.name)
         others = [one for one in cluster.processes.values() if one.role is Role.EDGES and one.name != entry.name]
-        peers = {str(one.name): transport_key(one.public_key) for one in others}
-        keys = Keys(public=transport_key(seed.public_key), secret=seed.transport_secret(), peers=peers)
+        keys = keys_of(cluster, entry.name, others)
         dial = {str(one.name): one.edges for one in others if one.edges is not None}
         assert entry.edges is not None, "a directory that lacks it is out of date and not loaded"
         return DriverPort(entry.name, memory(), keys, listen=entry.edges, dial=dial)
